@@ -2,14 +2,14 @@
 them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from automap.streams.blocks import Block
-from automap.streams.costs import Machine, Operators, price_products
+from automap.streams.blocks import Block, make_block
+from automap.streams.costs import Machine, Operators, price_products, price_stages
 from automap.streams.operators import Operator
 from automap.streams.products import MOST_DIMS, MergeClass
 from automap.topology.gpu_devices import multiprocessors
@@ -120,25 +120,46 @@ class PricedOperators:
             **self._merge_columns(members),
         )
 
+    @cached_property
+    def least_work(self) -> np.ndarray:
+        """Seconds of all SMs that each operator takes at least of any stage, [operators]: of its
+        blocks, or of its flops if it may be merged, which fills tiles better.
+        """
+        can_merge = np.array([op.merge is not None for op in self.operators])
+        blocks = self.columns["waves"] * self.columns["block"]
+        return np.where(can_merge, self.columns["ideal"], blocks)
+
+    @cached_property
+    def _least_bytes(self) -> Mapping[int, int]:
+        """Of each value that operators of one kernel read, what all of these read at least."""
+        least: dict[int, int] = {}
+        for op in self.operators:
+            for value, n_bytes in _plain_reads(op):
+                least[value] = min(least.get(value, n_bytes), n_bytes)
+        return least
+
+    def stage_seconds(self, members: Sequence[int]) -> tuple[float, float]:
+        """(concurrent, merged) seconds of a stage of operators, inf where they cannot be merged."""
+        block = self.block(make_block(members, [op.before for op in self.operators]))
+        mask = np.array([2 ** len(members) - 1], np.uint64)
+        concurrent, merged = price_stages(block, mask, self.machine)[0]
+        return float(concurrent), float(merged)
+
     def _shared_inputs(self, members: Sequence[Operator]) -> tuple[list[list[int]], list[int]]:
         """For each operator the numbers of the values that others read too, and the bytes of each
         value.
         """
         readers: dict[int, list[int]] = {}
-        largest: dict[int, int] = {}
         for place, op in enumerate(members):
-            if len(op.parts) == 1 and op.parts[0].runs == 1:
-                for value, n_bytes in op.parts[0].reads:
-                    if value >= 0:
-                        readers.setdefault(value, []).append(place)
-                        # Of which all readers read at least so much.
-                        largest[value] = min(largest.get(value, n_bytes), n_bytes)
-        several = sorted((v for v, r in readers.items() if len(r) > 1), key=lambda v: -largest[v])
-        number = {value: index for index, value in enumerate(several[:_MOST_VALUES])}
+            for value, _ in _plain_reads(op):
+                readers.setdefault(value, []).append(place)
+        several = (value for value, each in readers.items() if len(each) > 1)
+        largest = sorted(several, key=lambda value: -self._least_bytes[value])[:_MOST_VALUES]
+        number = {value: index for index, value in enumerate(largest)}
         values = [
             [number[v] for v in number if place in readers[v]] for place in range(len(members))
         ]
-        return values, [largest[v] for v in number]
+        return values, [self._least_bytes[v] for v in number]
 
     def _merge_columns(self, members: Sequence[Operator]) -> Mapping[str, np.ndarray]:
         n, classes = len(members), dict[object, int]()
@@ -180,3 +201,9 @@ class PricedOperators:
                 or [0.0]
             ),
         }
+
+
+def _plain_reads(op: Operator) -> Iterator[tuple[int, int]]:
+    """(value, bytes) that an operator of one kernel, run once, reads of others."""
+    if len(op.parts) == 1 and op.parts[0].runs == 1:
+        yield from (read for read in op.parts[0].reads if read[0] >= 0)

@@ -9,7 +9,7 @@ something, which the bound of the schedule then says (`automap.streams.schedule`
                                                                                 -> in: `halves`
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 
@@ -62,6 +62,13 @@ def make_block(members: Sequence[int], before: Sequence[frozenset[int]]) -> Bloc
     place = {number: index for index, number in enumerate(members)}
     masks = tuple(sum(1 << place[b] for b in before[number] if b in place) for number in members)
     return Block(tuple(members), masks)
+
+
+def places(mask: int) -> Iterator[int]:
+    """The places that a mask has, lowest first."""
+    while mask:
+        yield (mask & -mask).bit_length() - 1
+        mask &= mask - 1
 
 
 def halves(block: Block) -> tuple[Block, Block]:

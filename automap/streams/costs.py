@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from automap.numba_jit import Array, compiled, inner
+from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 
 
 TILE_SIDES: Final = (32, 64, 128, 256)
@@ -119,91 +119,126 @@ def product_seconds(
     return best
 
 
-@inner
-def concurrent_seconds(
-    ops: Operators, mask: int, chains: Array, n_groups: int, machine: Machine
-) -> float:
-    """A stage of the operators of a mask at once; `chains` are the groups' sums of `alone`."""
-    longest = 0.0
-    for group in range(n_groups):
-        longest = max(longest, chains[group])
-    if n_groups <= 1:
-        return longest
-    waves, weighted, compute, memory, l2 = 0.0, 0.0, 0.0, 0.0, 0.0
-    seen = np.uint64(0)
-    for place in range(len(ops.alone)):
-        if not mask >> np.uint64(place) & np.uint64(1):
-            continue
-        waves += ops.waves[place]
-        weighted += ops.waves[place] * ops.block[place]
-        compute += ops.compute[place]
-        memory += ops.memory[place]
-        l2 += ops.l2[place]
-        for slot in range(ops.inputs.shape[1]):
-            value = ops.inputs[place, slot]
-            if value >= 0 and not seen >> np.uint64(value) & np.uint64(1):
-                seen |= np.uint64(1) << np.uint64(value)
-                memory += ops.input_seconds[value]
-    shared = min(np.ceil(waves) * weighted / waves, compute) if waves > 0.0 else 0.0
-    return max(max(longest, shared), max(memory, l2)) + machine.launch_seconds
+class Growth(NamedTuple):
+    """A stage that grows by one operator a level, from the last operator to the first, [levels]
+    unless said.
+
+    Its `mask`, the masks `groups` [levels, n + 1] of operators that depend on each other, `chains`
+    their sums of `alone`, and how many there are, `count`; `sums` [levels, 8] by the numbers below,
+    the values that are `read`; of a merged one the class `kind`, -1 if there is none and -2 before
+    the first operator, and its `window` [levels, 2, dims] of paddings and rests.
+    """
+
+    mask: Array
+    groups: Array
+    chains: Array
+    count: Array
+    sums: Array
+    read: Array
+    kind: Array
+    window: Array
+
+
+# Places in `Growth.sums`: of groups, of what runs at once, and of what is merged.
+_LONGEST, _WAVES, _WEIGHTED, _COMPUTE, _MEMORY, _L2, _COLUMNS, _OTHER = range(8)
+_NO_CLASS, _NO_OPERATOR = -1, -2
+
+
+@inner_making_arrays
+def new_growth(n: int, dims: int) -> Growth:
+    """Room for a stage of n operators, of windows of so many dims; nothing is in it yet."""
+    return Growth(
+        np.zeros(n + 1, np.uint64),
+        np.zeros((n + 1, n + 1), np.uint64),
+        np.zeros((n + 1, n + 1)),
+        np.zeros(n + 1, np.int64),
+        np.zeros((n + 1, 8)),
+        np.zeros(n + 1, np.uint64),
+        np.full(n + 1, _NO_OPERATOR, np.int64),
+        np.zeros((n + 1, 2, dims)),
+    )
 
 
 @inner
-def merged_seconds(ops: Operators, mask: int, machine: Machine) -> float:
-    """A stage of the operators of a mask as one; infinite where they are not of one class."""
-    kind, count = -1, 0
-    columns, other = 0.0, 0.0
-    # Few sets are of one class: the others are told apart before anything is summed.
-    for place in range(len(ops.alone)):
-        if not mask >> np.uint64(place) & np.uint64(1):
-            continue
-        if ops.merge[place] < 0 or (count > 0 and ops.merge[place] != kind):
-            return np.inf
-        kind = ops.merge[place]
-        count += 1
-        columns += ops.columns[place]
-        other += ops.other[place]
-    if count < 2:
+def add_to_groups(ops: Operators, stage: Growth, level: int, place: int) -> Array:
+    """Make the level above with one operator more, which is before all that are there: the groups
+    that read it become one with it. The mask of that one.
+    """
+    joined, chain, count = np.uint64(1) << np.uint64(place), ops.alone[place], 0
+    for group in range(stage.count[level]):
+        if stage.groups[level, group] & ops.after[place]:
+            joined |= stage.groups[level, group]
+            chain += stage.chains[level, group]
+        else:
+            stage.groups[level + 1, count] = stage.groups[level, group]
+            stage.chains[level + 1, count] = stage.chains[level, group]
+            count += 1
+    stage.groups[level + 1, count] = joined
+    stage.chains[level + 1, count] = chain
+    stage.count[level + 1] = count + 1
+    stage.mask[level + 1] = stage.mask[level] | np.uint64(1) << np.uint64(place)
+    # Chains only grow: one that was joined is in a longer one.
+    stage.sums[level + 1, _LONGEST] = max(stage.sums[level, _LONGEST], chain)
+    return joined
+
+
+@inner
+def add_to_sums(ops: Operators, stage: Growth, level: int, place: int) -> None:
+    """What the operator adds to the sums of the level above."""
+    old, new = stage.sums[level], stage.sums[level + 1]
+    new[_WAVES] = old[_WAVES] + ops.waves[place]
+    new[_WEIGHTED] = old[_WEIGHTED] + ops.waves[place] * ops.block[place]
+    new[_COMPUTE] = old[_COMPUTE] + ops.compute[place]
+    new[_L2] = old[_L2] + ops.l2[place]
+    memory, read = old[_MEMORY] + ops.memory[place], stage.read[level]
+    for slot in range(ops.inputs.shape[1]):
+        value = ops.inputs[place, slot]
+        if value >= 0 and not read >> np.uint64(value) & np.uint64(1):
+            read |= np.uint64(1) << np.uint64(value)
+            memory += ops.input_seconds[value]
+    new[_MEMORY] = memory
+    stage.read[level + 1] = read
+    kind = stage.kind[level]
+    stage.kind[level + 1] = _NO_CLASS
+    if ops.merge[place] >= 0 and (kind == _NO_OPERATOR or kind == ops.merge[place]):
+        stage.kind[level + 1] = ops.merge[place]
+        new[_COLUMNS] = old[_COLUMNS] + ops.columns[place]
+        new[_OTHER] = old[_OTHER] + ops.other[place]
+        for dim in range(ops.padding.shape[1]):
+            window, wider = stage.window[level], stage.window[level + 1]
+            wider[0, dim] = max(window[0, dim], ops.padding[place, dim])
+            wider[1, dim] = max(window[1, dim], ops.rest[place, dim])
+
+
+@inner
+def concurrent_seconds(stage: Growth, level: int, machine: Machine) -> float:
+    """The stage of a level with its operators at once."""
+    sums = stage.sums[level]
+    if stage.count[level] <= 1:
+        return sums[_LONGEST]
+    waves, shared = sums[_WAVES], 0.0
+    if waves > 0.0:
+        shared = min(np.ceil(waves) * sums[_WEIGHTED] / waves, sums[_COMPUTE])
+    busy = max(sums[_MEMORY], sums[_L2])
+    return max(max(sums[_LONGEST], shared), busy) + machine.launch_seconds
+
+
+@inner
+def merged_seconds(ops: Operators, stage: Growth, level: int, machine: Machine) -> float:
+    """The stage of a level with its operators as one; infinite where they are not of one class."""
+    kind = stage.kind[level]
+    if kind < 0 or stage.count[level] < 2:
         return np.inf
     taps = 1.0
     for dim in range(ops.padding.shape[1]):
-        padding, rest = 0.0, 0.0
-        for place in range(len(ops.alone)):
-            if mask >> np.uint64(place) & np.uint64(1):
-                padding = max(padding, ops.padding[place, dim])
-                rest = max(rest, ops.rest[place, dim])
-        taps *= padding + rest
-    depth = ops.depth[kind] * taps
+        taps *= stage.window[level, 0, dim] + stage.window[level, 1, dim]
+    columns, depth = stage.sums[level, _COLUMNS], ops.depth[kind] * taps
     compute, _, _, l2 = product_seconds(
         ops.rows[kind], columns, depth, 1.0, ops.rate[kind], ops.size[kind], machine
     )
     weights = depth * columns * ops.size[kind] / machine.bytes_per_s
-    memory = ops.image[kind] + weights + other
+    memory = ops.image[kind] + weights + stage.sums[level, _OTHER]
     return max(max(compute, l2), max(memory, machine.launch_seconds))
-
-
-@inner
-def find_groups(ops: Operators, mask: int, groups: Array, chains: Array) -> int:
-    """How many groups the operators of a mask are; fills in their masks and sums of `alone`."""
-    count = 0
-    for place in range(len(ops.alone)):
-        bit = np.uint64(1) << np.uint64(place)
-        if not mask & bit:
-            continue
-        joined, chain, kept = bit, ops.alone[place], 0
-        near = (ops.before[place] | ops.after[place]) & mask
-        for group in range(count):
-            if groups[group] & near:
-                joined |= groups[group]
-                chain += chains[group]
-            else:
-                groups[kept] = groups[group]
-                chains[kept] = chains[group]
-                kept += 1
-        groups[kept] = joined
-        chains[kept] = chain
-        count = kept + 1
-    return count
 
 
 @compiled
@@ -224,10 +259,14 @@ def price_products(products: Array, machine: Machine) -> Array:
 def price_stages(ops: Operators, masks: Array, machine: Machine) -> Array:
     """(concurrent, merged) seconds [stages, 2] of the stages that masks are, inf where not."""
     result = np.zeros((len(masks), 2))
-    groups = np.zeros(len(ops.alone), np.uint64)
-    chains = np.zeros(len(ops.alone))
+    stage = new_growth(len(ops.alone), ops.padding.shape[1])
     for row in range(len(masks)):
-        count = find_groups(ops, masks[row], groups, chains)
-        result[row, 0] = concurrent_seconds(ops, masks[row], chains, count, machine)
-        result[row, 1] = merged_seconds(ops, masks[row], machine)
+        level = 0
+        for place in range(len(ops.alone) - 1, -1, -1):
+            if masks[row] >> np.uint64(place) & np.uint64(1):
+                add_to_groups(ops, stage, level, place)
+                add_to_sums(ops, stage, level, place)
+                level += 1
+        result[row, 0] = concurrent_seconds(stage, level, machine)
+        result[row, 1] = merged_seconds(ops, stage, level, machine)
     return result

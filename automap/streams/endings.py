@@ -13,11 +13,13 @@ through all S from the largest to the smallest and trying each ending of each on
 recurrence from the other side, and the same memo of one entry for each S   -> in: `solve_block`
 
 Endings are built from the last operator to the first; one is added if all that read it and are left
-are in E already, so that each E is built once.
+are in E already, so that each E is built once, and its seconds from those of the smaller one.
 
 No schedule runs S in less than its longest chain of `alone` seconds, as a merged operator takes no
-less than each of its parts. S is not looked at further if that and `tail[S]` are above a bound, the
-seconds of a schedule that is known.
+less than each of its parts, nor than its work on all SMs, nor its own bytes over the memory
+                                                                   -> in: `_least_seconds`
+S is not looked at further if that and `tail[S]` are above a bound, the seconds of a schedule that
+is known.
 """
 
 from collections.abc import Sequence
@@ -27,7 +29,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays
-from automap.streams.costs import Machine, Operators, concurrent_seconds, merged_seconds
+from automap.streams.costs import (
+    Growth,
+    Machine,
+    Operators,
+    add_to_groups,
+    add_to_sums,
+    concurrent_seconds,
+    merged_seconds,
+    new_growth,
+)
 
 
 NO_LIMIT = 64
@@ -65,15 +76,8 @@ def solve(
     """The best schedule of a block; `known` are the stages of one that takes `bound_seconds`."""
     n = len(ops.alone)
     memo = _empty_memo(n, most_states)
-    levels = Levels(
-        mask=np.zeros(n + 2, np.uint64),
-        place=np.zeros(n + 2, np.int64),
-        count=np.zeros(n + 2, np.int64),
-        groups=np.zeros((n + 2, n + 1), np.uint64),
-        chains=np.zeros((n + 2, n + 1)),
-    )
     terms = Terms(most_groups, most_in_group, float(bound_seconds), most_states, most_endings)
-    end, seconds, masks = solve_block(ops, machine, terms, memo, levels)
+    end, seconds, masks = solve_block(ops, machine, terms, memo)
     states, endings = (int(count) for count in memo.counts)
     if end != _DONE:
         return Solved(None, np.inf, states, endings)
@@ -112,18 +116,6 @@ class Memo(NamedTuple):
     counts: Array
 
 
-class Levels(NamedTuple):
-    """An ending that is being built, by the number of its operators: its `mask`, the `place` to
-    look at next, and the masks and sums of `alone` of its groups.
-    """
-
-    mask: Array
-    place: Array
-    count: Array
-    groups: Array
-    chains: Array
-
-
 class Terms(NamedTuple):
     """Limits of a stage, the bound of the seconds, and those of memo and work."""
 
@@ -146,43 +138,51 @@ def _slot(keys: Array, state: Array) -> Array:
 
 @inner
 def _bits(mask: Array) -> int:
-    count = 0
-    while mask:
-        mask &= mask - np.uint64(1)
-        count += 1
+    """How many there are, by sums of two, four and eight side by side."""
+    mask = mask - (mask >> np.uint64(1) & np.uint64(0x5555555555555555))
+    twos = np.uint64(0x3333333333333333)
+    mask = (mask & twos) + (mask >> np.uint64(2) & twos)
+    mask = mask + (mask >> np.uint64(4)) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    count: int = np.int64(mask * np.uint64(0x0101010101010101) >> np.uint64(56))  # type: ignore[assignment]
     return count
 
 
 @inner
-def _last_that_may_be_added(ops: Operators, state: Array, mask: Array, place: int) -> int:
-    """The last operator up to a place that nothing left reads, but for the ending; -1 for none."""
-    while place >= 0 and (
-        not state >> np.uint64(place) & np.uint64(1) or ops.after[place] & state & ~mask
-    ):
-        place -= 1
-    return place
+def _lowest(mask: Array) -> int:
+    """The place of the lowest bit of a mask that has one."""
+    return _bits((mask & (~mask + np.uint64(1))) - np.uint64(1))
 
 
 @inner
-def _add(ops: Operators, levels: Levels, level: int, place: int) -> int:
-    """Build the level above: the groups that read an operator become one with it. How many
-    operators that one has.
-    """
-    joined, chain, count = np.uint64(1) << np.uint64(place), ops.alone[place], 0
-    for group in range(levels.count[level]):
-        if levels.groups[level, group] & ops.after[place]:
-            joined |= levels.groups[level, group]
-            chain += levels.chains[level, group]
-        else:
-            levels.groups[level + 1, count] = levels.groups[level, group]
-            levels.chains[level + 1, count] = levels.chains[level, group]
-            count += 1
-    levels.groups[level + 1, count] = joined
-    levels.chains[level + 1, count] = chain
-    levels.count[level + 1] = count + 1
-    levels.mask[level + 1] = levels.mask[level] | np.uint64(1) << np.uint64(place)
-    levels.place[level + 1] = place - 1
-    return _bits(joined)
+def _highest(mask: Array) -> int:
+    """The place of the highest bit of a mask that has one."""
+    for shift in (1, 2, 4, 8, 16, 32):
+        mask |= mask >> np.uint64(shift)
+    return _bits(mask) - 1
+
+
+@inner
+def _unread(ops: Operators, state: Array) -> Array:
+    """The operators of a set that none of it reads."""
+    result, left = np.uint64(0), state
+    while left:
+        place = _lowest(left)
+        left &= left - np.uint64(1)
+        if not ops.after[place] & state:
+            result |= np.uint64(1) << np.uint64(place)
+    return result
+
+
+@inner
+def _freed(ops: Operators, rest: Array, place: int) -> Array:
+    """The operators that one reads, and none of the rest."""
+    result, left = np.uint64(0), ops.before[place]
+    while left:
+        other = _lowest(left)
+        left &= left - np.uint64(1)
+        if not ops.after[other] & rest:
+            result |= np.uint64(1) << np.uint64(other)
+    return result
 
 
 @inner
@@ -205,58 +205,83 @@ def _keep(memo: Memo, rest: Array, seconds: float, mask: Array, most_states: int
 
 @inner
 def _take_endings(
-    ops: Operators, machine: Machine, memo: Memo, levels: Levels, entry: int, terms: Terms
+    ops: Operators,
+    machine: Machine,
+    memo: Memo,
+    stage: Growth,
+    addable: Array,
+    entry: int,
+    terms: Terms,
 ) -> int:
-    """Price all endings of one set."""
+    """Price all endings of one set; `addable` [levels] are masks of what may be added next."""
     state, behind = memo.keys[entry], memo.tail[entry]
     level = 0
-    levels.place[0] = len(ops.alone) - 1
+    addable[0] = _unread(ops, state)
     while level >= 0:
-        mask = levels.mask[level]
-        place = _last_that_may_be_added(ops, state, mask, levels.place[level])
-        if place < 0:
+        if not addable[level]:
             level -= 1
             continue
-        levels.place[level] = place - 1
+        place = _highest(addable[level])
+        addable[level] &= ~(np.uint64(1) << np.uint64(place))
         # Groups only grow; how many they are may shrink, if one operator joins several.
-        is_too_long = _add(ops, levels, level, place) > terms.most_in_group
-        count = levels.count[level + 1]
-        if is_too_long or count > terms.most_groups * max(terms.most_in_group - 1, 1):
+        size = _bits(add_to_groups(ops, stage, level, place))
+        count = stage.count[level + 1]
+        if size > terms.most_in_group or count > terms.most_groups * max(
+            terms.most_in_group - 1, 1
+        ):
             continue
+        add_to_sums(ops, stage, level, place)
         level += 1
+        rest = state & ~stage.mask[level]
+        addable[level] = addable[level - 1] | _freed(ops, rest, place)
         if count > terms.most_groups:
             continue
         memo.counts[1] += 1
         if memo.counts[1] > terms.most_endings:
             return _OUT_OF_WORK
-        mask = levels.mask[level]
-        seconds = concurrent_seconds(ops, mask, levels.chains[level], count, machine)
-        seconds = behind + min(seconds, merged_seconds(ops, mask, machine))
-        if not _keep(memo, state & ~mask, seconds, mask, terms.most_states):
+        seconds = concurrent_seconds(stage, level, machine)
+        seconds = behind + min(seconds, merged_seconds(ops, stage, level, machine))
+        if not _keep(memo, rest, seconds, stage.mask[level], terms.most_states):
             return _FULL
     return _DONE
 
 
-@inner
-def _longest_chain(longest: Array, state: Array) -> float:
-    """Seconds of the longest chain of a set; `longest` are those up to each operator."""
-    seconds = 0.0
-    for place in range(len(longest)):
-        if state >> np.uint64(place) & np.uint64(1):
-            seconds = max(seconds, longest[place])
-    return seconds
-
-
 @inner_making_arrays
-def _chains_up_to(ops: Operators) -> Array:
-    """Seconds of the longest chain that ends with each operator, [n]."""
-    longest = np.zeros(len(ops.alone))
-    for place in range(len(longest)):
+def _floors(ops: Operators, machine: Machine) -> Array:
+    """What each operator adds at least to a schedule, [n, 3]: the longest chain that ends with it
+    (not to be summed), work of the SMs and memory seconds.
+    """
+    floors = np.zeros((len(ops.alone), 3))
+    for place in range(len(floors)):
         for other in range(place):
             if ops.before[place] >> np.uint64(other) & np.uint64(1):
-                longest[place] = max(longest[place], longest[other])
-        longest[place] += ops.alone[place]
-    return longest
+                floors[place, 0] = max(floors[place, 0], floors[other, 0])
+        floors[place, 0] += ops.alone[place]
+        kind = ops.merge[place]
+        floors[place, 1] = ops.waves[place] * ops.block[place]
+        floors[place, 2] = ops.memory[place]
+        if kind >= 0:
+            depth = ops.depth[kind]
+            for dim in range(ops.padding.shape[1]):
+                depth *= ops.padding[place, dim] + ops.rest[place, dim]
+            flops = 2.0 * ops.rows[kind] * ops.columns[place] * depth
+            floors[place, 1] = min(floors[place, 1], flops / (machine.sms * ops.rate[kind]))
+            weights = depth * ops.columns[place] * ops.size[kind] / machine.bytes_per_s
+            floors[place, 2] = min(floors[place, 2], weights + ops.other[place])
+    return floors
+
+
+@inner
+def _least_seconds(floors: Array, state: Array) -> float:
+    """What no schedule of a set is below: its longest chain, the sum of its work, its memory."""
+    chain, work, memory = 0.0, 0.0, 0.0
+    while state:
+        place = _lowest(state)
+        state &= state - np.uint64(1)
+        chain = max(chain, floors[place, 0])
+        work += floors[place, 1]
+        memory += floors[place, 2]
+    return max(chain, max(work, memory))
 
 
 @inner_making_arrays
@@ -273,21 +298,22 @@ def _stages(memo: Memo, full: Array, count: int) -> Array:
 
 @compiled
 def solve_block(
-    ops: Operators, machine: Machine, terms: Terms, memo: Memo, levels: Levels
+    ops: Operators, machine: Machine, terms: Terms, memo: Memo
 ) -> tuple[int, float, Array]:
     """(how it ended, seconds, masks of the stages in order)."""
     n = len(ops.alone)
     full = np.uint64(0)
     for place in range(n):
         full |= np.uint64(1) << np.uint64(place)
-    longest = _chains_up_to(ops)
+    floors = _floors(ops, machine)
+    stage, addable = new_growth(n, ops.padding.shape[1]), np.zeros(n + 1, np.uint64)
     _keep(memo, full, 0.0, np.uint64(0), terms.most_states)
     for size in range(n, 0, -1):
         entry = memo.head[size]
         while entry >= 0:
-            least = memo.tail[entry] + _longest_chain(longest, memo.keys[entry])
+            least = memo.tail[entry] + _least_seconds(floors, memo.keys[entry])
             if least < terms.bound:
-                end = _take_endings(ops, machine, memo, levels, entry, terms)
+                end = _take_endings(ops, machine, memo, stage, addable, entry, terms)
                 if end != _DONE:
                     return end, np.inf, memo.choice[:0]
             entry = memo.following[entry]

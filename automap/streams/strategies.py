@@ -32,6 +32,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from automap.deadline import Deadline
+from automap.streams.blocks import places
 from automap.streams.costs import Machine, Operators, price_stages
 from automap.streams.endings import NO_LIMIT, solve
 
@@ -39,9 +40,11 @@ from automap.streams.endings import NO_LIMIT, solve
 # Of the integer programme.
 MOST_OPERATORS: Final = 20
 MOST_STAGES: Final = 20_000
-MOST_STATES: Final = 2**18
-MOST_ENDINGS: Final = 100_000
-"""Of one block, well below a second; a block that needs more is cut in two."""
+MOST_STATES: Final = 2**15
+MOST_ENDINGS: Final = 10_000_000
+"""Of the dynamic programme of one block and of its parts, each of which has its share: a second or
+two. A block that needs more is cut in two.
+"""
 
 
 def most_stages_text() -> str:
@@ -67,12 +70,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class BlockProblem:
-    """The operators of a block, the machine and the limits."""
+    """The operators of a block, the machine and the limits; `known` are the stages of a schedule
+    to be improved, () for none, and at most so many endings are priced.
+    """
 
     ops: Operators
     machine: Machine
     limits: Limits
     deadline: Deadline
+    known: tuple[int, ...] = ()
+    most_endings: int = MOST_ENDINGS
 
     @property
     def count(self) -> int:
@@ -115,18 +122,24 @@ def sequential(problem: BlockProblem) -> BlockSchedule:
 
 def greedy(problem: BlockProblem) -> BlockSchedule:
     """All operators whose operands are there, the first ones up to the limit."""
-    before = [int(mask) for mask in problem.ops.before]
-    done, stages = 0, list[int]()
-    while done != (1 << problem.count) - 1:
-        ready = [p for p in range(problem.count) if not done >> p & 1 and not before[p] & ~done]
-        stages.append(sum(1 << p for p in ready[: problem.limits.most_groups]))
-        done |= stages[-1]
+    stages = greedy_stages([int(mask) for mask in problem.ops.before], problem.limits)
     return BlockSchedule(tuple(stages), is_proven=problem.count == 1, priced=len(stages))
+
+
+def greedy_stages(before: Sequence[int], limits: Limits) -> list[int]:
+    """The greedy stages of operators that each have a mask of those that they read."""
+    left, done, stages = list(range(len(before))), 0, list[int]()
+    while left:
+        ready = [place for place in left if not before[place] & ~done][: limits.most_groups]
+        stages.append(sum(1 << place for place in ready))
+        done |= stages[-1]
+        left = [place for place in left if not done >> place & 1]
+    return stages
 
 
 def dos(problem: BlockProblem) -> BlockSchedule:
     """The best schedule by the dynamic programme."""
-    known = best_simple(problem)
+    known = best_known(problem)
     if problem.count == 1:
         return BlockSchedule(known, is_proven=True, priced=1)
     solved = solve(
@@ -137,7 +150,7 @@ def dos(problem: BlockProblem) -> BlockSchedule:
         bound_seconds=float(problem.best_seconds(known).min(axis=1).sum()),
         known=known,
         most_states=MOST_STATES,
-        most_endings=MOST_ENDINGS,
+        most_endings=problem.most_endings,
     )
     return BlockSchedule(solved.stages, solved.stages is not None, solved.endings)
 
@@ -159,10 +172,10 @@ def exact(problem: BlockProblem) -> BlockSchedule:
     return BlockSchedule(stages, stages is not None, priced)
 
 
-def best_simple(problem: BlockProblem) -> tuple[int, ...]:
-    """The better of the sequential and the greedy stages."""
-    candidates = (greedy(problem).stages, sequential(problem).stages)
-    given = [stages for stages in candidates if stages is not None]
+def best_known(problem: BlockProblem) -> tuple[int, ...]:
+    """The best of the sequential, the greedy and the problem's own stages."""
+    candidates = (greedy(problem).stages, sequential(problem).stages, problem.known)
+    given = [stages for stages in candidates if stages]
     return min(given, key=lambda stages: problem.best_seconds(stages).min(axis=1).sum())
 
 
@@ -220,7 +233,7 @@ def possible_stages(before: list[int], most_groups: int, most_in_group: int) -> 
     groups = sorted(_groups(before, reach, most_in_group))
 
     def comparable(a: int, b: int) -> bool:
-        return any(reach[p] & b for p in _places(a)) or any(reach[p] & a for p in _places(b))
+        return any(reach[p] & b for p in places(a)) or any(reach[p] & a for p in places(b))
 
     apart = [[not a & b and not comparable(a, b) for b in groups] for a in groups]
 
@@ -242,7 +255,7 @@ def _groups(before: list[int], reach: list[int], most: int) -> set[int]:
     connected = set(grown)
     for _ in range(most - 1):
         grown = {
-            mask | 1 << j for mask in grown for i in _places(mask) for j in _places(near[i] & ~mask)
+            mask | 1 << j for mask in grown for i in places(mask) for j in places(near[i] & ~mask)
         }
         connected |= grown
     return {mask for mask in connected if _is_convex(mask, reach, n)}
@@ -250,25 +263,19 @@ def _groups(before: list[int], reach: list[int], most: int) -> set[int]:
 
 def _is_convex(mask: int, reach: list[int], n: int) -> bool:
     above = 0
-    for i in _places(mask):
+    for i in places(mask):
         above |= reach[i]
     # An operator outside of which one inside reads, and that reads one inside.
-    return not any(reach[j] & mask for j in _places(above & ~mask & ((1 << n) - 1)))
+    return not any(reach[j] & mask for j in places(above & ~mask & ((1 << n) - 1)))
 
 
 def _ancestors(before: list[int]) -> list[int]:
     reach: list[int] = []
     for mask in before:
         reach.append(mask)
-        for i in _places(mask):
+        for i in places(mask):
             reach[-1] |= reach[i]
     return reach
-
-
-def _places(mask: int) -> Iterator[int]:
-    while mask:
-        yield (mask & -mask).bit_length() - 1
-        mask &= mask - 1
 
 
 def _constraints(
@@ -280,10 +287,10 @@ def _constraints(
     rows: list[dict[int, float]] = [{} for _ in range(n)]
     low, high = [1.0] * n, [1.0] * n
     for index, mask in enumerate(sets):
-        places = list(_places(mask))
-        for a, i in enumerate(places):
+        members = list(places(mask))
+        for a, i in enumerate(members):
             rows[i][index] = 1.0
-            for j in places[a + 1 :]:
+            for j in members[a + 1 :]:
                 together.setdefault((i, j), []).append(index)
 
     def add(entries: dict[int, float], least: float) -> None:
@@ -292,7 +299,7 @@ def _constraints(
         high.append(np.inf)
 
     for j, mask in enumerate(before):
-        for i in _places(mask):
+        for i in places(mask):
             shared = dict.fromkeys(together.get((i, j), ()), 1.0)
             add({m + j: 1.0, m + i: -1.0, **shared}, 1.0)
     for (i, j), both in together.items():

@@ -1,8 +1,5 @@
 """Random blocks of priced operators, and their schedules by trying all."""
 
-from functools import cache
-from itertools import combinations
-
 import numpy as np
 
 from automap.streams.costs import Machine, Operators, price_products, price_stages
@@ -71,26 +68,23 @@ def components(mask, before):
     return sizes
 
 
-def least_seconds(ops, most_groups, most_in_group):
+def least_seconds(ops, most_groups, most_in_group, machine=MACHINE):
     """Of all schedules, by the definition: every set that may come last, of every rest."""
     count, before = len(ops.alone), [int(b) for b in ops.before]
-
-    @cache
-    def least(left):
-        if not left:
-            return 0.0
-        places = [p for p in range(count) if left >> p & 1]
-        best = np.inf
-        for size in range(1, len(places) + 1):
-            for chosen in combinations(places, size):
-                mask = sum(1 << p for p in chosen)
-                if any(before[p] & mask for p in places if not mask >> p & 1):
-                    continue
-                sizes = components(mask, before)
-                if len(sizes) > most_groups or max(sizes) > most_in_group:
-                    continue
-                stage = price_stages(ops, np.array([mask], np.uint64), MACHINE).min()
-                best = min(best, stage + least(left & ~mask))
-        return best
-
-    return least((1 << count) - 1)
+    seconds = price_stages(ops, np.arange(1 << count, dtype=np.uint64), machine).min(axis=1)
+    for mask in range(1, 1 << count):
+        sizes = components(mask, before)
+        if len(sizes) > most_groups or max(sizes) > most_in_group:
+            seconds[mask] = np.inf
+    reads = [0] * (1 << count)
+    for mask in range(1, 1 << count):
+        reads[mask] = reads[mask & (mask - 1)] | before[(mask & -mask).bit_length() - 1]
+    least = [0.0] * (1 << count)
+    for left in range(1, 1 << count):
+        best, last = np.inf, left
+        while last:
+            if not reads[left & ~last] & last:
+                best = min(best, seconds[last] + least[left & ~last])
+            last = (last - 1) & left
+        least[left] = best
+    return least[-1]

@@ -47,7 +47,7 @@ def _check_is_schedule(problem, stages):
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
-    count=st.integers(2, 8),
+    count=st.integers(2, 12),
     density=st.sampled_from([0.0, 0.2, 0.5]),
     limits=st.sampled_from(LIMITS),
 )
