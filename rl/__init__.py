@@ -1,4 +1,4 @@
-"""Learning agents that know nothing of HLO: Rainbow DQN, its replay, networks and checkpoints.
+"""Learning agents that know nothing of HLO: Rainbow DQN, and REINFORCE on sequences.
 
     `rl.env`        what an environment is: arrays of observations, one row for each of n
                     environments
@@ -6,6 +6,9 @@
     `rl.train`      plays and learns; saves and resumes exactly
     `rl.agent`      chooses actions and learns from batches, with the networks of `rl.networks`
     `rl.replay`     prioritized replay of n-step transitions
+    `rl.sequences`  a task of choosing an option for each of many elements, and REINFORCE's numbers
+    `rl.reinforce`  learns such a task with the policy of `rl.sequence_policy`, by one of
+                    `rl.controllers` or many of `rl.fleets`; saves and resumes exactly
     `rl.metrics`    what is logged, with the meaning of each number
 
 Nothing is imported here: torch loads with the modules that need it.

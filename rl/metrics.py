@@ -1,7 +1,7 @@
 """What a run logs: one row now and then, to a CSV file, to TensorBoard, or nowhere; and the counts
 and sums that it is made of.
 
-`MEANINGS` explains each number; the docs have the same list.
+`MEANINGS` and `SEQUENCE_MEANINGS` explain each number; the docs have the same lists.
 """
 
 from collections.abc import Mapping
@@ -57,6 +57,30 @@ MEANINGS: Mapping[str, str] = {
         "priorities are made of"
     ),
     "held": "transitions in the replay",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRow:
+    """One row of the log of `rl.reinforce`; `SEQUENCE_MEANINGS` says what the fields are. NaN where
+    there was nothing to measure.
+    """
+
+    steps: int
+    mean_cost: float
+    best_cost: float
+    possible: float
+    baseline: float
+    entropy: float
+
+
+SEQUENCE_MEANINGS: Mapping[str, str] = {
+    "steps": "updates so far, of all controllers",
+    "mean_cost": "mean cost of the possible sequences since the last row",
+    "best_cost": "the least cost of any sequence so far",
+    "possible": "share of the sequences since the last row that are possible",
+    "baseline": "moving average that costs are held against, mean over controllers",
+    "entropy": "mean entropy of a choice since the last row, in nats",
 }
 
 
@@ -128,7 +152,7 @@ class Progress:
 class Log(Protocol):
     """Where rows go."""
 
-    def write(self, row: Row) -> None:
+    def write(self, row: Row | SequenceRow) -> None:
         """Add a row."""
         ...
 
@@ -136,9 +160,11 @@ class Log(Protocol):
 class CsvLog:
     """A CSV file with one line for each row; it is complete after each."""
 
-    def __init__(self, path: Path, resumed_at: int = 0):
-        """Start a file, or go on after the rows up to step `resumed_at` of the one that is
-        there.
+    def __init__(
+        self, path: Path, resumed_at: int = 0, row_type: type[Row] | type[SequenceRow] = Row
+    ):
+        """Start a file of rows of that type, or go on after the rows up to step `resumed_at` of the
+        one that is there.
         """
         self._path = path
         # A run that is resumed writes the rows after its checkpoint again.
@@ -147,11 +173,11 @@ class CsvLog:
             with path.open(newline="") as file:
                 kept = [line for line in csv.DictReader(file) if int(line["steps"]) <= resumed_at]
         with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+            writer = csv.DictWriter(file, [field.name for field in fields(row_type)])
             writer.writeheader()
             writer.writerows(kept)
 
-    def write(self, row: Row) -> None:
+    def write(self, row: Row | SequenceRow) -> None:
         """Append a line."""
         # Opened for each row, so that a run which is ended loses none.
         with self._path.open("a", newline="") as file:
@@ -171,7 +197,7 @@ class TensorBoardLog:
             ) from error
         self._writer: Any = tensorboard.SummaryWriter(str(folder))
 
-    def write(self, row: Row) -> None:
+    def write(self, row: Row | SequenceRow) -> None:
         """Add a point to each curve."""
         for name, number in asdict(row).items():
             self._writer.add_scalar(name, number, row.steps)
