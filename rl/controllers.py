@@ -64,7 +64,7 @@ class Controller:
     def turn(self, weights: Mapping[str, np.ndarray], updates: int) -> Turn:
         """One round of draws by weights that have seen so many updates."""
         task, config, policy = self._task, self._config, self._policy
-        policy.load_state_dict({name: torch.from_numpy(w) for name, w in weights.items()})
+        policy.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
         uniforms = self._source.random((config.samples, task.n_elements), np.float32)
         with torch.set_grad_enabled(config.learning_rate is not None):
             drawn = policy.draw(torch.from_numpy(uniforms))

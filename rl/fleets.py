@@ -100,7 +100,10 @@ class RayFleet:
         try:
             return index, self._ray.get(done)
         except self._ray.exceptions.RayError as error:
-            raise RlError(f"controller {index} has failed: {error}") from error
+            # Of what a controller raised, Ray's own text is a traceback.
+            cause = getattr(error, "cause", error)
+            text = f"{type(cause).__name__}: {cause}"
+            raise RlError(f"controller {index} has failed: {text}") from error
 
     def close(self) -> None:
         """See `Fleet`."""

@@ -72,7 +72,7 @@ class ParameterStore:
         if turn.gradients is not None:
             for name, parameter in self._policy.named_parameters():
                 gradient = turn.gradients.get(name)
-                parameter.grad = None if gradient is None else torch.from_numpy(gradient)
+                parameter.grad = None if gradient is None else torch.tensor(gradient)
             self._adam.step()
         possible = turn.costs[np.isfinite(turn.costs)]
         if len(possible) and possible.min() < self._best_cost[0]:

@@ -55,11 +55,11 @@ class SequencePolicy(nn.Module):
         self.logits = nn.Linear(2 * hidden, task.n_options)
         nn.init.zeros_(self.logits.weight)
         nn.init.zeros_(self.logits.bias)
-        self._kinds = torch.from_numpy(task.kinds)
+        self._kinds = torch.tensor(task.kinds)
         described_by = [np.log1p(task.sizes), task.adjacency()]
-        self._described = torch.from_numpy(np.concatenate(described_by, 1).astype(np.float32))
+        self._described = torch.tensor(np.concatenate(described_by, 1).astype(np.float32))
         prior = np.where(task.allowed, task.prior, -np.inf).astype(np.float32)
-        self._prior = torch.from_numpy(prior)
+        self._prior = torch.tensor(prior)
 
     def draw(self, uniforms: Tensor) -> Drawn:
         """Draw K sequences by uniform numbers [K, N] from 0 to 1."""
