@@ -115,7 +115,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    kept = {".py", ".json", ".safetensors", ".toml", ".typed"}
+    kept = {".py", ".json", ".safetensors", ".toml", ".typed", ".js", ".css", ".html", ".txt"}
     return (p.relative_to(folder) for p in folder.rglob("*") if p.suffix in kept)
 
 

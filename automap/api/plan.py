@@ -3,6 +3,7 @@ and runs a step.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap.api.records import FromRecord
@@ -30,6 +31,25 @@ class Plan(FromRecord, PlanRecord):
         with the closest names if there is none.
         """
         return explain.overview(self) if what is None else explain.detail(self, what)
+
+    def report(self, path: str | Path | None = None) -> str:
+        """The plan as one HTML page with pictures, written to `path` if that is given.
+
+        The page needs no network and no other file; nothing that the plan contains can run in it.
+        Raises `PlanError` if it cannot be written.
+        """
+        # Simulates the step, which loads what compiles loops; a plan that is only read needs none.
+        from automap.report.page import report, save_report
+
+        if path is not None:
+            save_report(self, path)
+        return report(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows of the plan."""
+        from automap.report.notebook import plan_html
+
+        return plan_html(self)
 
     def jit(
         self, step: Callable[..., Any], devices: Sequence[Any] | None = None, **options: Any

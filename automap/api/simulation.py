@@ -18,15 +18,13 @@ from automap.cost.profile import KernelProfile
 from automap.errors import InputError, PlanError
 from automap.pipeline.simulation import PipelineSimulationRecord, simulate_pipeline
 from automap.plan.pipeline import PipelineRecord
-from automap.plan.program import ProgramRecord
 from automap.plan.record import PlanRecord
 from automap.planner.rebuild import planned_call, planned_workload, reprice_plan
 from automap.program.trace import Workload
 from automap.quantities import seconds_text
 from automap.report import simulation
-from automap.simulate.recorded import recorded_program, recorded_region, spmd_events
-from automap.simulate.simulation import SimulationRecord, summary
-from automap.simulate.spmd import simulate_spmd
+from automap.simulate.recorded import recorded_program
+from automap.simulate.simulation import SimulationRecord, simulated_program
 from automap.topology import Topology, get_topology
 
 
@@ -137,7 +135,7 @@ def simulate_recorded(plan: PlanRecord) -> SimulationRecord:
             "give the step that was planned"
         )
     machine = Topology.from_dict(plan.topology)
-    record = _simulation(plan, plan.program, machine, ())
+    record = simulated_program(plan, plan.program, machine)
     # The two are written beside each other, so they differ only in a file that somebody has edited.
     then = plan.predicted.compute_seconds
     if math.isclose(record.compute_seconds, then, rel_tol=_SAME, abs_tol=_LEAST_SECONDS):
@@ -171,18 +169,4 @@ def simulate_workload(
         point.split_classes.mesh.names,
         {} if reemitter is None else reemitter.source_by_path,
     )
-    return _simulation(plan, program, machine, point.warnings)
-
-
-def _simulation(
-    plan: PlanRecord, program: ProgramRecord, machine: Topology, warnings: tuple[str, ...]
-) -> SimulationRecord:
-    timeline = simulate_spmd(recorded_region(program), machine.platform)
-    return summary(
-        tuple(spmd_events(program, timeline)),
-        target=plan.workload.target,
-        topology=machine.name,
-        mesh=plan.mesh.axes,
-        predicted_seconds=plan.predicted.step_seconds,
-        warnings=warnings,
-    )
+    return simulated_program(plan, program, machine, point.warnings)

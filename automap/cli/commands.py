@@ -134,6 +134,12 @@ ARGUMENTS: Final = click.Option(
 PLAN_FILE: Final = click.Argument(["plan_file"], type=click.Path())
 JSON: Final = click.Option(["--json", "as_json"], is_flag=True, help="print JSON")
 
+REPORT: Final = click.Option(
+    ["--report"],
+    type=WrittenPath(dir_okay=False),
+    help="write a page with pictures of the plan here, one file that any browser opens",
+)
+
 OPTIONS: Final = {option.name: flag(option) for option in described_options()}
 """Those of `automap.config`, by name."""
 
@@ -169,7 +175,7 @@ PLAN: Final = Command(
         table("Presets", choices.PRESETS),
     ),
     examples=(
-        "automap plan train:small --topology v5e:4x4 -o plan.json",
+        "automap plan train:small --topology v5e:4x4 -o plan.json --report report.html",
         "automap plan train:small --arg batch=64 --topology 2x8xh100 --mesh data=8,model=2",
         "automap plan step.hlo.pb --topology 8xh100 --preset zero-3",
         "automap plan train:small --topology 4x8xv100 --space pipeline --stages 4",
@@ -182,6 +188,7 @@ PLAN: Final = Command(
         click.Option(
             ["-o", "--output"], type=WrittenPath(dir_okay=False), help="write the plan file here"
         ),
+        REPORT,
         click.Option(["--json", "as_json"], is_flag=True, help="print the plan file to stdout"),
         flag(compiler_options.VERIFY),
         flag(compiler_options.VERIFY_TOP),
@@ -212,8 +219,9 @@ EXPLAIN: Final = Command(
         "automap explain plan.json",
         "automap explain plan.json \"[0]['params']['w1']\"",
         "automap explain plan.json other.json",
+        "automap explain plan.json --report report.html",
     ),
-    params=(PLAN_FILE, click.Argument(["what"], required=False), JSON),
+    params=(PLAN_FILE, click.Argument(["what"], required=False), JSON, REPORT),
 )
 
 TOPOLOGIES: Final = Command(

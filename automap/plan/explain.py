@@ -35,9 +35,9 @@ def overview(plan: PlanRecord) -> str:
     # What it comes to first, then why.
     lines = [*_header(plan), "", "decisions:" if plan.decisions else "decisions: none"]
     for decision in plan.decisions:
-        lines += [f"  {_decision(decision)}", f"    because {decision.reason}"]
+        lines += [f"  {decision_text(decision)}", f"    because {decision.reason}"]
     sections = {
-        "conflicts": cut([line for row in plan.conflicts for line in _conflict(row)]),
+        "conflicts": cut([line for row in plan.conflicts for line in conflict_lines(row)]),
         "warnings": list(plan.warnings),
     }
     for title, rows in sections.items():
@@ -208,7 +208,8 @@ def _header(plan: PlanRecord) -> list[str]:
     return [*lines, f"found by {search_text(plan)}"]
 
 
-def _decision(row: DecisionRecord) -> str:
+def decision_text(row: DecisionRecord) -> str:
+    """`compute batch: split over data; covers 2 leaves`."""
     verb = "split" if row.level is None else _STORED[row.level]
     where = f"{verb} over {'+'.join(row.axes)}" if row.axes else "whole on every device"
     return f"{row.kind} {row.group}: {where}; covers {len(row.covers)} leaves"
@@ -219,7 +220,7 @@ def _leaf(plan: PlanRecord, leaf: LeafRecord) -> str:
     lines = [f"{leaf.path}: {leaf.role}, {leaf.dtype}[{shape}], spec {spec_text(leaf.spec)}"]
     covering = [row for row in plan.decisions if leaf.path in row.covers]
     for row in covering:
-        lines += [f"  {_decision(row)}", f"    because {row.reason}"]
+        lines += [f"  {decision_text(row)}", f"    because {row.reason}"]
         lines += _conflicts(plan, row.group)
     if not covering:
         lines.append("  no decision covers it")
@@ -230,17 +231,18 @@ def _covered(plan: PlanRecord, row: DecisionRecord) -> str:
     specs = {leaf.path: spec_text(leaf.spec) for leaf in plan.inputs}
     listed = [f"    {name}  {specs.get(name, '')}".rstrip() for name in row.covers]
     return "\n".join(
-        [_decision(row), f"  because {row.reason}", *cut(listed), *_conflicts(plan, row.group)]
+        [decision_text(row), f"  because {row.reason}", *cut(listed), *_conflicts(plan, row.group)]
     )
 
 
 def _conflicts(plan: PlanRecord, group: str) -> list[str]:
     concerned = [row for row in plan.conflicts if group in (row.group, row.with_)]
-    lines = [line for row in concerned for line in _conflict(row)]
+    lines = [line for row in concerned for line in conflict_lines(row)]
     return [f"    {'' if line.startswith(' ') else 'conflict of '}{line}" for line in lines]
 
 
-def _conflict(row: ConflictRecord) -> list[str]:
+def conflict_lines(row: ConflictRecord) -> list[str]:
+    """Where two groups meet and what is done, then what each way to settle it would cost."""
     lines = [f"{row.group} with {row.with_} at {row.at}: {row.outcome}"]
     for other in row.outcomes:
         fits = "" if other.fits else ", does not fit"

@@ -2,6 +2,8 @@
 
 `automap.report.console`       where tables are printed: as wide as the terminal, as COLUMNS
                                says, or as suits a pipe
+`automap.report.notebook`      plans and comparisons as a notebook shows them
+`automap.report.page`          a plan as one HTML page with pictures, which needs no network
 `automap.report.progress`      progress of planning on a terminal: what is done, how far, the
                                best plan so far, the time left
 `automap.report.simulation`    a simulated step as text, of one program or of a pipeline,

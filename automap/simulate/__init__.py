@@ -6,8 +6,6 @@
                                (`automap.plan.program`), and back; its tasks as events of a trace
 `automap.simulate.simulation`  the record of a simulated step: how long, how busy, which
                                collectives a device waits for, the longest of everything
-`automap.simulate.spmd`        a plan's step on one representative device and its links as a
-                               task graph, and its timeline
 `automap.simulate.tasks`       a task graph as arrays, and its timeline
 `automap.simulate.trace`       a timeline as a trace: JSON that Perfetto
                                (https://ui.perfetto.dev) and chrome://tracing open

@@ -3,6 +3,7 @@ waits for, and the longest of everything.
 
 step       end of the last task
 compute    seconds of kernels;  collective   seconds of collectives
+events     of a program: record -> region -> timeline -> events -> in: `simulated_program`
 exposed    step - compute: in those nothing runs but a collective   -> in: `_exposed_seconds`
 hidden     collective - exposed
 """
@@ -15,7 +16,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from automap.plan.codec import encode
+from automap.plan.program import ProgramRecord
+from automap.plan.record import PlanRecord
+from automap.simulate.recorded import recorded_region, spmd_events
+from automap.simulate.spmd import simulate_spmd
 from automap.simulate.trace import Event, save_trace
+from automap.topology.model import Topology
 from hlo_tools.analyses.phases import Phase
 
 
@@ -111,6 +117,21 @@ class SimulationRecord:
         be done.
         """
         save_trace(path, self.events)
+
+
+def simulated_program(
+    plan: PlanRecord, program: ProgramRecord, machine: Topology, warnings: tuple[str, ...] = ()
+) -> SimulationRecord:
+    """The step that a program is on a machine, on one representative device and its links."""
+    timeline = simulate_spmd(recorded_region(program), machine.platform)
+    return summary(
+        tuple(spmd_events(program, timeline)),
+        target=plan.workload.target,
+        topology=machine.name,
+        mesh=plan.mesh.axes,
+        predicted_seconds=plan.predicted.step_seconds,
+        warnings=warnings,
+    )
 
 
 def summary(

@@ -5,9 +5,10 @@ import os
 from typing import Any, Final
 
 from automap.api.plan import Plan
+from automap.atomic_file import check_can_be_written
 from automap.plan.codec import encode
 from automap.plan.explain import chosen_names
-from automap.terminal import say_json, say_result
+from automap.terminal import say, say_json, say_result
 
 
 # Of a plan's JSON, what the text tells: the lists of leaves and of tasks are in the plan file.
@@ -29,9 +30,14 @@ _TOLD: Final = (
 _KEYS: Final = ("path", "name", "group")
 
 
-def run(*, plan_file: str, what: str | None, as_json: bool) -> None:
-    """Print why a plan is as it is, or how it differs from the second."""
+def run(*, plan_file: str, what: str | None, as_json: bool, report: str | None) -> None:
+    """Print why a plan is as it is, or how it differs from the second; keep its report."""
+    if report is not None:
+        check_can_be_written("--report", report)
     plan = Plan.load(plan_file)
+    if report is not None:
+        plan.report(report)
+        say(f"report written to {report}")
     # `Path.is_file` raises for a name that no system takes.
     other = Plan.load(what) if what is not None and os.path.isfile(what) else None
     if as_json:

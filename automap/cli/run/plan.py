@@ -25,6 +25,7 @@ from automap.refine.refinement import (
     check_can_refine,
     check_one_compiler_option,
 )
+from automap.report.page import save_report
 from automap.report.progress import SearchProgress
 from automap.report.verification import compiled_text
 from automap.terminal import say, say_json, say_result
@@ -38,6 +39,7 @@ from hlo_tools.collector import collector_paused
 def run(
     *,
     output: str | None,
+    report: str | None,
     as_json: bool,
     verify: bool,
     verify_top: int,
@@ -51,6 +53,8 @@ def run(
     if output is not None:
         # Before minutes of planning rather than after.
         check_can_be_written("-o", output)
+    if report is not None:
+        check_can_be_written("--report", report)
     check_one_compiler_option(verify=verify, refine=refine, preset=given["preset"])
     confirmation = _read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
     refinement = None if refine is None else _read_refinement(refine, confirmation)
@@ -63,6 +67,9 @@ def run(
         if output is not None:
             plan.save(output)
             say(f"plan written to {output}")
+        if report is not None:
+            save_report(plan, report)
+            say(f"report written to {report}")
         if as_json:
             say_json(plan.to_json())
         else:

@@ -1,0 +1,326 @@
+"""What the report's pictures are drawn from: a plan as plain JSON values, nothing else.
+
+A plan is enough. What it does not hold is worked out from what it holds:
+
+    the step over time    its program, simulated: in each of `_BINS` equal parts of the step the
+                          share that a phase's kernels and that collectives take
+                                                                  -> in: `_profile`
+    a pipeline's passes   its stages' seconds, simulated          -> in: `_pipeline`
+
+Every mark has a `text` that says all about it: what a pointer or the keyboard shows.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from automap.pipeline.simulation import simulate_pipeline
+from automap.plan.explain import decision_text, search_text, spec_text
+from automap.plan.parts import DecisionRecord
+from automap.plan.pipeline import PipelineRecord, device_names
+from automap.plan.record import PlanRecord, mesh_text
+from automap.plan.streams import StreamsRecord
+from automap.quantities import bytes_text, seconds_text
+from automap.report.layers import LeafRow, axis_names, folded_leaves
+from automap.simulate.simulation import SimulationRecord
+from automap.simulate.trace import Event
+from automap.topology.model import Level, Topology
+
+
+Values = dict[str, Any]
+
+# The step over time has a bar for each of these parts of it.
+_BINS: Final = 160
+# A browser draws so many passes or operators at once without delay; those behind are left out.
+_MOST_MARKS: Final = 3000
+_MOST_REASONS: Final = 4
+_PHASES: Final = ("forward", "backward", "update")
+
+
+def page_data(plan: PlanRecord, simulated: SimulationRecord | None) -> Values:
+    """All pictures' values; `simulated` is the step of a plan that is one program."""
+    topology = Topology.from_dict(plan.topology)
+    return {
+        "axes": [[name, size] for name, size in plan.mesh.axes],
+        "axis_names": axis_names(plan),
+        "machine": _machine(plan, topology),
+        "time": _time(plan, simulated),
+        "memory": _memory(plan, topology),
+        "plans": list(_plans(plan)),
+        "layers": [_layer(row, plan) for row in folded_leaves(plan)],
+        "pipeline": None if plan.pipeline is None else _pipeline(plan, plan.pipeline),
+        "streams": None if plan.streams is None else _streams(plan.streams),
+    }
+
+
+def sentence(plan: PlanRecord) -> str:
+    """What a plan comes to, in one sentence for somebody who has a minute."""
+    cost, topology = plan.predicted, plan.topology
+    count = plan.mesh.device_count
+    devices = f"{count} {topology['device']['name']}" + (" devices" if count > 1 else " device")
+    text = (
+        f"A step takes {seconds_text(cost.step_seconds)} on {devices} and needs "
+        f"{bytes_text(cost.peak_bytes)} of {bytes_text(topology['device']['memory_bytes'])} on "
+        "each"
+    )
+    fitting = [row for row in plan.presets if row.fits]
+    best = min(fitting, key=lambda row: row.step_seconds, default=None)
+    if best is None:
+        return text + (", where no preset fits." if plan.presets else ".")
+    if not cost.step_seconds:
+        return text + "."
+    times = best.step_seconds / cost.step_seconds
+    as_fast = f"{times:.2f} times as fast as" if round(times, 2) != 1 else "as fast as"
+    return f"{text}, {as_fast} the best preset, {best.name}."
+
+
+def summary_numbers(plan: PlanRecord) -> dict[str, tuple[str, str]]:
+    """What a number is -> (the number, what to know of it)."""
+    cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
+    waits = cost.collective_seconds + cost.bubble_seconds
+    share = f"{waits / cost.step_seconds:.1%} of it waits" if cost.step_seconds else ""
+    numbers = {
+        "a step": (seconds_text(cost.step_seconds), share),
+        "memory of a device": (
+            bytes_text(cost.peak_bytes),
+            f"{cost.peak_bytes / device_bytes:.0%} of {bytes_text(device_bytes)}",
+        ),
+        "devices": (str(plan.mesh.device_count), f"{plan.topology['name']}: {mesh_text(plan)}"),
+        "search": (f"{plan.search.evaluations:,} plans", search_text(plan)),
+    }
+    if plan.pipeline is not None:
+        record = plan.pipeline
+        note = f"{record.microbatches} microbatches, schedule {record.schedule}"
+        numbers["pipeline"] = (f"{len(record.stages)} stages", note)
+    return numbers
+
+
+def _machine(plan: PlanRecord, topology: Topology) -> Values:
+    pipeline = plan.pipeline
+    return {
+        "count": topology.device_count,
+        "levels": [_level(level) for level in topology.levels],
+        # Null where devices stand in the order of their numbers, which needs no list.
+        "order": None if plan.mesh.devices is None else list(plan.mesh.devices),
+        "stages": None if pipeline is None else [list(stage.devices) for stage in pipeline.stages],
+    }
+
+
+def _level(level: Level) -> Values:
+    speed = level.bytes_per_s / level.shared_by / 1e9
+    return {
+        "name": level.name,
+        "size": level.size,
+        "kind": level.kind,
+        "text": f"{level.name}: a {level.kind} of {level.size}, {speed:.4g} GB/s for each device",
+    }
+
+
+def _time(plan: PlanRecord, simulated: SimulationRecord | None) -> Values:
+    cost = plan.predicted
+    step = cost.step_seconds
+    parts = {
+        "compute": cost.compute_seconds,
+        "exposed collectives": cost.collective_seconds,
+        "bubbles": cost.bubble_seconds,
+    }
+    bars = [_part("the step", name, seconds, step) for name, seconds in parts.items() if seconds]
+    if cost.hidden_seconds:
+        bars.append(_part("beside computation", "hidden collectives", cost.hidden_seconds, step))
+    # The bars of a phase say where the seconds of the step are.
+    for row in simulated.phases if simulated else ():
+        shares = {"compute": row.compute_seconds, "exposed collectives": row.exposed_seconds}
+        bars += [_part(row.phase, name, share, step) for name, share in shares.items() if share]
+    return {"bars": bars, "profile": None if simulated is None else _profile(simulated)}
+
+
+def _part(row: str, part: str, seconds: float, step_seconds: float) -> Values:
+    share = f", {seconds / step_seconds:.1%} of the step" if step_seconds else ""
+    return {
+        "row": row,
+        "part": part,
+        "seconds": seconds,
+        "text": f"{row}\n{part}: {seconds_text(seconds)}{share}",
+    }
+
+
+def _profile(simulated: SimulationRecord) -> list[Values]:
+    """What a device and its links do in each part of the step, as shares of that part."""
+    step = simulated.step_seconds
+    if not step:
+        return []
+    edges = np.linspace(0.0, step, _BINS + 1)
+    series = [
+        ("kernels", phase, [e for e in simulated.events if _is_kernel(e) and e.category == phase])
+        for phase in _PHASES
+    ]
+    messages = [event for event in simulated.events if not _is_kernel(event)]
+    series.append(("collectives", "collectives", messages))
+    rows = []
+    for lane, name, events in series:
+        shares = np.diff(_busy_seconds(events, edges)) / (step / _BINS)
+        rows += [
+            {
+                "lane": lane,
+                "name": name,
+                "start": float(start),
+                "end": float(end),
+                "share": round(float(share), 4),
+            }
+            for (start, end), share in zip(pairwise(edges), shares, strict=True)
+            if share > 0
+        ]
+    return rows
+
+
+def _is_kernel(event: Event) -> bool:
+    return "kind" not in event.details
+
+
+def _busy_seconds(events: Sequence[Event], times: np.ndarray) -> np.ndarray:
+    """Seconds of the events before each time; they may overlap."""
+    start = np.array([event.start_seconds for event in events])
+    seconds = np.array([event.seconds for event in events])
+    return np.array([np.clip(time - start, 0.0, seconds).sum() for time in times])
+
+
+def _memory(plan: PlanRecord, topology: Topology) -> Values:
+    memory, limit = plan.predicted.memory, plan.search.memory_limit_bytes
+    limit_bytes = topology.device.memory_bytes if limit is None else limit
+    shares = {field.name.replace("_", " "): getattr(memory, field.name) for field in fields(memory)}
+    peak = max(plan.predicted.peak_bytes, 1)
+    return {
+        "limit": limit_bytes,
+        "limit_text": f"{bytes_text(limit_bytes)} allowed",
+        "peak": plan.predicted.peak_bytes,
+        "parts": [
+            {
+                "part": name,
+                "bytes": count,
+                "text": f"{name}: {bytes_text(count)}, {count / peak:.1%} of the peak",
+            }
+            for name, count in shares.items()
+            if count
+        ],
+    }
+
+
+def _plans(plan: PlanRecord) -> Iterator[Values]:
+    """Every preset, what was compiled, and the plan itself, beside each other."""
+    for row in plan.presets:
+        yield _outcome(row.name, "preset", row.step_seconds, row.peak_bytes, fits=row.fits)
+    for row in plan.refined.compiled if plan.refined else ():
+        if row.compiled_seconds is not None and row.compiled_bytes is not None:
+            name = f"{row.plan}, compiled"
+            seconds, count = row.compiled_seconds, row.compiled_bytes
+            yield _outcome(name, "compiled", seconds, count, fits=row.fits)
+    cost = plan.predicted
+    yield _outcome("this plan", "this plan", cost.step_seconds, cost.peak_bytes, fits=cost.fits)
+
+
+def _outcome(name: str, kind: str, seconds: float, count: int, *, fits: bool) -> Values:
+    return {
+        "name": name,
+        "kind": kind,
+        "seconds": seconds,
+        "bytes": count,
+        "fits": fits,
+        "text": f"{name}\nstep {seconds_text(seconds)}, peak {bytes_text(count)}: "
+        + ("fits" if fits else "does not fit"),
+    }
+
+
+def _layer(row: LeafRow, plan: PlanRecord) -> Values:
+    return {
+        "role": row.role,
+        "block": row.block,
+        "name": row.name,
+        "axes": list(row.axes),
+        "bytes": row.whole_bytes,
+        "text": "\n".join([*_leaf_lines(row, plan), *_reasons(row, plan.decisions)]),
+    }
+
+
+def _leaf_lines(row: LeafRow, plan: PlanRecord) -> list[str]:
+    """What a row of leaves is, how it is split, and its bytes."""
+    count = len(row.paths)
+    times = f"{count} x " if count > 1 else ""
+    having = "every device" if plan.pipeline is None else "each device of its stage"
+    over = f"split over {row.parts} devices" if row.parts > 1 else f"whole on {having}"
+    return [
+        f"{row.block}.{row.name}",
+        f"{row.role}, {times}{row.dtype}[{','.join(map(str, row.shape))}], {over}",
+        f"spec {spec_text(row.spec)}",
+        f"{bytes_text(row.whole_bytes)}, of which {bytes_text(row.device_bytes)} on a device",
+    ]
+
+
+def _reasons(row: LeafRow, decisions: Sequence[DecisionRecord]) -> list[str]:
+    """Why: the decisions that cover the first leaf of a row, each with what it costs otherwise."""
+    covering = [each for each in decisions if row.paths[0] in each.covers]
+    texts = [f"{decision_text(each)}: {each.reason}" for each in covering[:_MOST_REASONS]]
+    rest = len(covering) - len(texts)
+    return texts + ([f"and {rest} decisions more"] if rest > 0 else [])
+
+
+def _pipeline(plan: PlanRecord, record: PipelineRecord) -> Values:
+    """The passes of each stage over the step."""
+    simulated = simulate_pipeline(plan, record)
+    # Links have lanes of their own in a trace; here the passes that wait for them show them.
+    passes = [e for e in simulated.events if e.category in ("forward", "backward", "all-reduce")]
+    passes.sort(key=lambda event: event.start_seconds)
+    stage_names = [f"stage {row.stage}, {device_names(row.devices)}" for row in simulated.stages]
+    return {
+        "stages": stage_names,
+        "passes": [_pass(event, stage_names) for event in passes[:_MOST_MARKS]],
+        "left_out": max(len(passes) - _MOST_MARKS, 0),
+        "seconds": simulated.step_seconds,
+    }
+
+
+def _pass(event: Event, stage_names: Sequence[str]) -> Values:
+    details: Mapping[str, Any] = event.details
+    stage = stage_names[details["stage"]]
+    end = event.start_seconds + event.seconds
+    return {
+        "stage": stage,
+        "kind": event.category,
+        "label": str(details.get("microbatch", "")),
+        "start": event.start_seconds,
+        "end": end,
+        "text": f"{event.name}\n{stage}: {details['layers']}\n{seconds_text(event.seconds)}, from "
+        f"{seconds_text(event.start_seconds)} to {seconds_text(end)}",
+    }
+
+
+def _streams(record: StreamsRecord) -> Values:
+    """The stages one after another, and in each the operators of its groups."""
+    boxes: list[Values] = []
+    start = 0.0
+    for number, stage in enumerate(record.stages):
+        end = start + stage.seconds
+        for lane, group in enumerate(stage.groups):
+            labels = [operator.label for operator in group]
+            boxes.append(
+                {
+                    "stage": number,
+                    "lane": lane,
+                    "kind": stage.together if len(stage.groups) > 1 else "alone",
+                    "labels": labels,
+                    "start": start,
+                    "end": end,
+                    "text": f"stage {number}, {stage.together}, group {lane + 1} of "
+                    f"{len(stage.groups)}\n{' then '.join(labels)}\n{seconds_text(stage.seconds)} "
+                    "the whole stage",
+                }
+            )
+        start = end
+    return {
+        "boxes": boxes[:_MOST_MARKS],
+        "left_out": max(len(boxes) - _MOST_MARKS, 0),
+        "seconds": start,
+        "lanes": max(len(stage.groups) for stage in record.stages),
+    }
