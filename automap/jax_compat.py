@@ -6,6 +6,9 @@ here.
 """
 
 from collections.abc import Sequence
+import dataclasses
+from dataclasses import dataclass
+import math
 from typing import Any, Protocol
 
 import jax
@@ -71,6 +74,125 @@ def scan_split(eqn: Any) -> tuple[int, int]:
     # Since 0.12 a tree says which operand is what.
     constants, carry, _ = eqn.params["ft_in"].update(list(range(len(eqn.invars)))).unpack()
     return len(list(constants)), len(list(carry))
+
+
+@dataclass(frozen=True, slots=True)
+class PallasBlock:
+    """How one array of a `pallas_call` is read or written: `sizes` are those of its blocks, 0 where
+    they are no blocks of one size; `index_map` is a jaxpr of the grid's indices and what is
+    prefetched.
+    """
+
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    index_map: Any
+
+
+@dataclass(frozen=True, slots=True)
+class PallasCall:
+    """What a `pallas_call` equation says.
+
+    `grid` has 0 for sizes that are known at run time only; `body_axes` are the axes of the grid
+    that the body counts, `is_parallel` those declared so. Operands are `leading` ones (sizes of the
+    grid, what is prefetched) and those of `blocks`, which go on with the results. `stated_flops` is
+    0 where the call states none.
+    """
+
+    name: str
+    grid: tuple[int, ...]
+    body_axes: tuple[int, ...]
+    is_parallel: tuple[bool, ...]
+    leading: int
+    blocks: tuple[PallasBlock, ...]
+    aliases: tuple[tuple[int, int], ...]
+    keeps_scratch: bool
+    body: Any
+    stated_flops: int
+
+
+def pallas_call(eqn: Any) -> PallasCall | None:
+    """What a `pallas_call` says, None where this JAX writes it otherwise (its parameters are not
+    public).
+    """
+    try:
+        return _read_pallas_call(eqn.params)
+    except (AttributeError, KeyError, TypeError):
+        return None
+
+
+def _read_pallas_call(params: Any) -> PallasCall:
+    mapping, body = params["grid_mapping"], params["jaxpr"]
+    grid = tuple(size if isinstance(size, int) else 0 for size in mapping.grid)
+    vmapped = frozenset(mapping.vmapped_dims)
+    body_axes = tuple(axis for axis in range(len(grid)) if axis not in vmapped)
+    options, stated = params["compiler_params"], params["cost_estimate"]
+    # Triton's options have no semantics: programs of a GPU's grid run in no order.
+    unordered = options is not None and not hasattr(options, "dimension_semantics")
+    declared = getattr(options, "dimension_semantics", None) or ()
+    words = [str(getattr(word, "value", word)).lower() for word in declared]
+    parallel = {axis for axis, word in zip(body_axes, words) if word.endswith("parallel")}
+    blocks = tuple(
+        PallasBlock(
+            tuple(block.array_aval.shape),
+            tuple(map(_block_size, block.block_shape)),
+            block.index_map_jaxpr,
+        )
+        for block in mapping.block_mappings
+    )
+    described = params.get("name") or body.debug_info.func_src_info or "pallas_call"
+    return PallasCall(
+        name=str(described).partition(" ")[0],
+        grid=grid,
+        body_axes=body_axes,
+        is_parallel=tuple(unordered or a in vmapped or a in parallel for a in range(len(grid))),
+        leading=mapping.num_dynamic_grid_bounds + mapping.num_index_operands,
+        blocks=blocks,
+        aliases=tuple((a, b) for a, b in params["input_output_aliases"]),
+        keeps_scratch=bool(mapping.scratch_avals),
+        body=body,
+        stated_flops=int(getattr(stated, "flops", 0) or 0),
+    )
+
+
+def _block_size(dim: Any) -> int:
+    """Elements of a block along a dimension, 0 where its index does not count blocks."""
+    kind = type(dim).__name__
+    if dim is None or kind == "Squeezed":
+        return 1
+    return dim if isinstance(dim, int) else (dim.block_size if kind == "Blocked" else 0)
+
+
+def smaller_pallas_call(
+    eqn: Any, grid: Sequence[int], shapes: Sequence[tuple[int, ...]], index_maps: Sequence[Any]
+) -> dict[str, Any]:
+    """The parameters of a `pallas_call` with another grid, and of its blocks other arrays and index
+    maps.
+    """
+    mapping, stated = eqn.params["grid_mapping"], eqn.params["cost_estimate"]
+    blocks = tuple(
+        block.replace(array_aval=block.array_aval.update(shape=shape), index_map_jaxpr=index_map)
+        for block, shape, index_map in zip(mapping.block_mappings, shapes, index_maps, strict=True)
+    )
+    # A size of 0 stands for one that is known at run time.
+    sizes = tuple(new or old for new, old in zip(grid, mapping.grid, strict=True))
+    made = shapes[len(shapes) - len(eqn.outvars) :]
+    # Sizes that are known at run time stay as they are.
+    share = math.prod(n / o for n, o in zip(grid, mapping.grid, strict=True) if n)
+    return {
+        **eqn.params,
+        "grid_mapping": mapping.replace(grid=sizes, block_mappings=blocks),
+        "out_avals": tuple(
+            aval.update(shape=shape)
+            for aval, shape in zip(eqn.params["out_avals"], made, strict=True)
+        ),
+        "cost_estimate": stated and _shared_cost(stated, share),
+    }
+
+
+def _shared_cost(stated: Any, share: float) -> Any:
+    """A cost estimate of the same form for a share of the work."""
+    amounts = {name: int(value * share) for name, value in dataclasses.asdict(stated).items()}
+    return dataclasses.replace(stated, **amounts)
 
 
 def is_unspecified(sharding: Any) -> bool:

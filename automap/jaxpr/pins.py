@@ -14,6 +14,8 @@ from the sharding before it to that after it at once. A convolution whose result
 may be written out for each device (`automap.jaxpr.convolutions`); what other operations become is
 in `automap.jaxpr.replacements`.
 
+A kernel of Pallas runs on each device's own part (`automap.jaxpr.pallas_equations`).
+
 A step's output that is one of its inputs stays that input, so that donation and forwarding are
 kept.
 """
@@ -29,6 +31,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr
 from automap.jaxpr.convolutions import (
+    Axes,
     Specs,
     convolution_per_device,
     dimension_axes,
@@ -37,6 +40,8 @@ from automap.jaxpr.convolutions import (
 )
 from automap.jaxpr.flatten import FlatJaxpr
 from automap.jaxpr.manual import is_manual, on_plans_mesh
+from automap.jaxpr.pallas import is_kernel
+from automap.jaxpr.pallas_equations import kernel_per_device
 from automap.jaxpr.replacements import (
     is_top_k,
     lacks_all_reduce,
@@ -152,6 +157,9 @@ class PinRewriter:
         specs = _specs(eqn, pins)
         if specs is not None and must_run_per_device(eqn, specs):
             return (*before, convolution_per_device(pinned, specs), *after)
+        if is_kernel(eqn):
+            split = [_result_axes(eqn, pins, number) for number in range(len(results))]
+            return (*before, kernel_per_device(pinned, self.mesh, split), *after)
         made = _pinned_sharding(pins, "made", 0)
         if made is not None and is_top_k(eqn):
             axes = dimension_axes(made.spec, len(eqn.outvars[0].aval.shape))
@@ -182,6 +190,12 @@ def _specs(eqn: Any, pins: Mapping[Place, Any]) -> Specs | None:
     return Specs(
         made.mesh, image, kernel, dimension_axes(made.spec, len(eqn.outvars[0].aval.shape))
     )
+
+
+def _result_axes(eqn: Any, pins: Mapping[Place, Any], number: int) -> tuple[Axes, ...] | None:
+    """The axes of a result that is pinned as it is made, None for one that is not."""
+    made = _pinned_sharding(pins, "made", number)
+    return made and dimension_axes(made.spec, len(eqn.outvars[number].aval.shape))
 
 
 def _pinned_sharding(pins: Mapping[Place, Any], side: str, number: int) -> Any | None:

@@ -21,6 +21,8 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from automap.jax_compat import rebuild_jaxpr
 from automap.jaxpr.flatten import Equation, FlatJaxpr, equations, flatten
 from automap.jaxpr.manual import between_marks, is_manual, manual_shardings
+from automap.jaxpr.pallas import is_kernel
+from automap.jaxpr.pallas_equations import StandIn, stand_in, standing_in
 from automap.jaxpr.pins import Pins
 from automap.jaxpr.sites import Site, describe, scope_name
 from automap.step.user_constraints import (
@@ -54,7 +56,8 @@ class Reemitter:
 
         Calls of jitted functions that `rules` has a fitting rule for stay one equation each.
         """
-        self.flat = flatten(closed_jaxpr, rules or {})
+        self._rules = rules or {}
+        self.flat = flatten(closed_jaxpr, self._rules)
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
@@ -112,6 +115,15 @@ class Reemitter:
             )
         )
 
+    @cached_property
+    def kernels(self) -> Mapping[str, StandIn]:
+        """What stands for each kernel of Pallas in the analysis, by the path of its equation."""
+        return {
+            equation.path: stand_in(equation.eqn, self._rules)
+            for equation in self.equations
+            if is_kernel(equation.eqn)
+        }
+
     def scoped(
         self, constraints: Literal["marked", "left out"] = "marked"
     ) -> Callable[..., list[Any]]:
@@ -120,8 +132,8 @@ class Reemitter:
         The user's `constraints` are there as marks for the analysis, or are left out to run it on
         one device.
         """
-        change = mark_constraint if constraints == "marked" else drop_constraint
-        return _as_function(_emit(self.flat, lambda flat: _Scopes(_Constraints(change))))
+        rewriter = _Marks(self._rules) if constraints == "marked" else _OneDevice()
+        return _as_function(_emit(self.flat, lambda _: _Scopes(rewriter)))
 
     def constrained(
         self,
@@ -144,19 +156,33 @@ class Reemitter:
         return _as_function(_emit(self.flat, lambda flat: _Scopes(pins.rewriter(flat))))
 
 
-class _Constraints:
-    """Rewriter that changes the user's constraints alone."""
+class _Marks:
+    """Rewriter for the analysis: marks in the place of the user's constraints, and what stands for
+    kernels.
+    """
 
-    def __init__(self, change: Callable[[Any], Any]) -> None:
-        self._change = change
+    def __init__(self, rules: Mapping[str, Notation]) -> None:
+        self._rules = rules
 
     def inputs(self) -> Iterable[Any]:
         return ()
 
     def equation(self, path: str, eqn: Any) -> Iterable[Any]:
-        if is_manual(eqn) and self._change is mark_constraint:
+        if is_manual(eqn):
             return between_marks(eqn)
-        return (self._change(eqn) if is_constraint(eqn) else eqn,)
+        if is_kernel(eqn):
+            return (standing_in(eqn, self._rules),)
+        return (mark_constraint(eqn) if is_constraint(eqn) else eqn,)
+
+
+class _OneDevice:
+    """Rewriter that leaves the user's constraints out."""
+
+    def inputs(self) -> Iterable[Any]:
+        return ()
+
+    def equation(self, path: str, eqn: Any) -> Iterable[Any]:
+        return (drop_constraint(eqn) if is_constraint(eqn) else eqn,)
 
 
 class _Scopes:

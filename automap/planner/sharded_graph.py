@@ -194,9 +194,13 @@ class ShardedGraph:
         return any(f >= 0 and rule.factors[f].halo is not None for f in factors)
 
     def is_written_out(self, op: int) -> bool:
-        """Whether an op is a convolution with groups or with a split image, or a split top_k."""
+        """Whether an op is a convolution with groups or with a split image, a split top_k, or a
+        kernel of Pallas.
+        """
         instruction = self.problem.graph.ops[op].instruction
         factors = self._factors(op)
+        if instruction.attributes.custom_call_target in self.problem.kernels:
+            return True
         if instruction.opcode == TOP_K:
             return any(f >= 0 for f in factors)
         if instruction.opcode != CONVOLUTION:

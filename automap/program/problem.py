@@ -62,8 +62,9 @@ class SmallParts:
 class Problem:
     """A graph with everything known about it before any mesh is chosen.
 
-    `own_collectives` are those the step itself has, by op, `unknown` has a sentence for each kind
-    of op that no rule is known for; they are `warnings` too.
+    `own_collectives` are those the step itself has, by op; `kernels` are the targets of calls that
+    stand for kernels of Pallas; `unknown` has a sentence for each kind of op that no rule is known
+    for, which are `warnings` too.
     """
 
     graph: Graph
@@ -80,6 +81,7 @@ class Problem:
     imposed: Imposed
     own_collectives: Mapping[int, OwnCollective]
     layers: Layers
+    kernels: frozenset[str]
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
 

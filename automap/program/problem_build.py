@@ -17,6 +17,7 @@ import numpy as np
 
 from automap.choices import Layers
 from automap.jaxpr.names import readable
+from automap.jaxpr.pallas_equations import StandIn
 from automap.policy import default_policy
 from automap.program.imposed import imposed
 from automap.program.own_collectives import own_collectives
@@ -34,7 +35,7 @@ from hlo_tools.analyses.storage import Storage, storage
 from hlo_tools.graph import Graph, flatten
 from hlo_tools.module import Module
 from hlo_tools.opcodes import NO_RULE_NEEDED
-from hlo_tools.rules import Notation, find_rule
+from hlo_tools.rules import CallRules, Notation, find_rule
 
 
 # Numbers, and those that stand for them; other integers are tokens and indices.
@@ -49,6 +50,7 @@ def build_problem(
     rng_inputs: frozenset[int] = frozenset(),
     donated: frozenset[int] | None = None,
     user_rules: Mapping[str, Notation] | None = None,
+    kernels: Sequence[StandIn] = (),
     layers: Layers = "folded",
     ends: ImposedEnds | None = None,
     manual_sizes: tuple[int, ...] = (),
@@ -56,23 +58,24 @@ def build_problem(
 ) -> Problem:
     """Analyse a module. `paths`, `state_map`, `rng_inputs` and `donated` (input indices) come from
     the argument trees where there are any; else they are read from the program. `user_rules` are
-    those of custom calls and functions, by name; `layers` says whether equal layers share their
-    decisions; `ends` are the shardings of inputs and outputs that the step itself decides,
-    `manual_sizes` the sizes of the mesh that its `shard_map`s are on; `warnings` are those there
-    are already.
+    those of custom calls and functions, by name, `kernels` what stands for those of Pallas;
+    `layers` says whether equal layers share their decisions; `ends` are the shardings of inputs and
+    outputs that the step itself decides, `manual_sizes` the sizes of the mesh that its `shard_map`s
+    are on; `warnings` are those there are already.
     """
     user_rules = user_rules or {}
     graph = flatten(module, user_rules)
     if state_map is None:
         state_map = match_state(graph)
     op_phases = phases(graph, state_map)
-    linkage = link(graph, op_rules(graph, user_rules))
+    call_rules = {kernel.target: kernel.rule for kernel in kernels} | {**user_rules}
+    linkage = link(graph, op_rules(graph, call_rules))
     # Before the roles: which inputs are frozen parameters is seen by classes.
     class_of_group = _classes(linkage, layers)
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
     input_roles = with_frozen(linkage, class_of_group, op_phases, input_roles)
     linked = _linked(linkage, class_of_group, op_phases, input_roles, state_map, layers)
-    unknown = _unknown_ops(graph, user_rules)
+    unknown = (*_unknown_ops(graph, call_rules), *_whole_kernels(graph, kernels))
     # What the caller says it donates, else what the program itself says.
     given = graph.donated if donated is None else donated
     return Problem(
@@ -90,12 +93,13 @@ def build_problem(
         imposed=imposed(graph, ends or ImposedEnds(), state_map),
         own_collectives=own_collectives(graph, manual_sizes),
         layers=layers,
+        kernels=frozenset(kernel.target for kernel in kernels),
         unknown=unknown,
         warnings=(
             *warnings,
             *map(readable, graph.assumptions),
             *unknown,
-            *_unused_rules(graph, user_rules),
+            *_unused_rules(graph, user_rules, kernels),
         ),
     )
 
@@ -156,9 +160,12 @@ def interleaved(problem: Problem) -> Problem:
     )
 
 
-def _unused_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+def _unused_rules(
+    graph: Graph, user_rules: Mapping[str, Notation], kernels: Sequence[StandIn]
+) -> tuple[str, ...]:
     # Functions with a rule have become custom calls of that name.
     used = {op.instruction.attributes.custom_call_target for op in graph.ops}
+    used |= {kernel.name for kernel in kernels if kernel.has_given_rule}
     return tuple(
         f"the rule of {name!r} was not used: no custom call or jitted function of that name fits it"
         for name in user_rules
@@ -166,14 +173,14 @@ def _unused_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str
     )
 
 
-def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str, ...]:
+def _unknown_ops(graph: Graph, call_rules: CallRules) -> tuple[str, ...]:
     # One sentence for each kind, with the first place: a model has hundreds of equal ops.
     counts: dict[str, int] = {}
     where: dict[str, str] = {}
     for op in graph.ops:
         if op.opcode in NO_RULE_NEEDED:
             continue
-        if find_rule(op.instruction, op.opcode, user_rules) is None:
+        if find_rule(op.instruction, op.opcode, call_rules) is None:
             name = op.instruction.attributes.custom_call_target or op.opcode
             counts[name] = counts.get(name, 0) + 1
             where.setdefault(name, readable(op.op_name) or op.instruction.name)
@@ -181,6 +188,22 @@ def _unknown_ops(graph: Graph, user_rules: Mapping[str, Notation]) -> tuple[str,
         f"no sharding rule for {name!r} ({n} times, first at {where[name]}): its operands are "
         "gathered and it runs whole on every device"
         for name, n in counts.items()
+    )
+
+
+def _whole_kernels(graph: Graph, kernels: Sequence[StandIn]) -> tuple[str, ...]:
+    """A sentence for each kernel that runs whole on every device."""
+    whole = {kernel.target: kernel for kernel in kernels if kernel.lack}
+    places: dict[str, list[str]] = {}
+    for op in graph.ops:
+        target = op.instruction.attributes.custom_call_target
+        if target in whole:
+            places.setdefault(target, []).append(readable(op.op_name) or op.instruction.name)
+    return tuple(
+        f"kernel {whole[target].name!r} ({len(at)} times, first at {at[0]}): its operands are "
+        f"gathered and it runs whole on every device, as its call says nothing else "
+        f"({whole[target].lack}); a rule can (--rule {whole[target].name}=...)"
+        for target, at in places.items()
     )
 
 

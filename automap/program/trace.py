@@ -123,6 +123,7 @@ def lower_call(
         rng_inputs=frozenset(i for i, key in enumerate(is_key) if key),
         donated=call.donated,
         user_rules=rules,
+        kernels=tuple(reemitter.kernels.values()),
         layers=layers,
         ends=call.ends,
         manual_sizes=(mesh and mesh.sizes) or (),

@@ -16,7 +16,7 @@ Components are found in numpy: labels are hooked onto smaller labels and paths s
 nothing moves                                                            -> in: `components`
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 import math
 
@@ -25,7 +25,7 @@ import numpy as np
 from hlo_tools.analyses.batches import Batch, batches
 from hlo_tools.graph import Graph, Op
 from hlo_tools.module import NO_ATTRIBUTES
-from hlo_tools.rules import Factor, FactorKind, Notation, Rule, make_rule
+from hlo_tools.rules import CallRules, Factor, FactorKind, Rule, make_rule
 
 
 Places = list[tuple[int, int]]
@@ -60,7 +60,7 @@ def _links(factor: Factor) -> bool:
     return factor.kind in _LINKING or factor.halo is not None
 
 
-def op_rules(graph: Graph, user_rules: Mapping[str, Notation]) -> list[Rule]:
+def op_rules(graph: Graph, user_rules: CallRules) -> list[Rule]:
     """The rule of every op. Ops of equal shapes and attributes share one object."""
     cache: dict[object, Rule] = {}
     rules: list[Rule] = []

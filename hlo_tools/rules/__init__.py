@@ -44,6 +44,8 @@ from hlo_tools.rules.rule import Factor, FactorKind, Halo, Rule, RuleBuilder, Wo
 
 
 RuleFunction = Callable[[Instruction, list[tuple[int, ...]], list[tuple[int, ...]]], Rule]
+# Rules of custom calls by target: as text for any shapes, or made for the one call of that name.
+CallRules = Mapping[str, Notation | Rule]
 
 RULES: Mapping[str, RuleFunction] = {
     **dict.fromkeys(ELEMENTWISE, by_dimension.elementwise),
@@ -78,18 +80,18 @@ RULES: Mapping[str, RuleFunction] = {
 }
 
 
-def find_rule(
-    instruction: Instruction, opcode: str, user_rules: Mapping[str, Notation]
-) -> RuleFunction | None:
+def find_rule(instruction: Instruction, opcode: str, user_rules: CallRules) -> RuleFunction | None:
     """How to make the rule of one op, None if it is unknown. Only ops that need a rule may be asked
     for.
     """
     name = instruction.attributes.custom_call_target
     if opcode == CUSTOM_CALL:
-        notation = user_rules.get(name)
-        if notation is None:
+        given = user_rules.get(name)
+        if given is None:
             return custom_call_rule(name)
-        return lambda _, operands, results: notation.rule(name, operands, results)
+        if isinstance(given, Rule):
+            return lambda *_: given
+        return lambda _, operands, results: given.rule(name, operands, results)
     return RULES.get(opcode)
 
 
@@ -98,7 +100,7 @@ def make_rule(
     opcode: str,
     operands: list[tuple[int, ...]],
     results: list[tuple[int, ...]],
-    user_rules: Mapping[str, Notation],
+    user_rules: CallRules,
 ) -> Rule:
     """The rule of one op with these operand and result shapes; nothing passes where none is known.
 
@@ -126,6 +128,7 @@ def make_rule(
 __all__ = [
     "CUSTOM_CALLS",
     "RULES",
+    "CallRules",
     "Factor",
     "FactorKind",
     "Halo",

@@ -288,11 +288,13 @@ def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tup
 def _dtype(problem: Problem, index: int) -> str:
     """The type whose peak rate a kernel runs at; "" for one that is bound by memory.
 
-    A kernel whose work the user has stated runs at the rate of its first operand's type.
+    A kernel whose work is stated runs at the rate of its first operand's type, of numbers that are
+    not whole where it has some (others are sizes and places).
     """
     op = problem.graph.ops[index]
     if problem.linkage.rules[index].work is not None and op.inputs:
-        return problem.graph.values[op.inputs[0]].dtype
+        types = [problem.graph.values[v].dtype for v in op.inputs]
+        return next((t for t in types if t[0] in "fbc"), types[0])
     if op.opcode not in DENSE_CONTRACTIONS:
         return ""
     # A product of two types runs at the rate of the wider.
