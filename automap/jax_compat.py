@@ -5,10 +5,13 @@ deprecation: 0.12 merged ClosedJaxpr into Jaxpr, so a jaxpr is taken apart and p
 here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 import dataclasses
 from dataclasses import dataclass
+import importlib
 import math
+import types
 from typing import Any, Protocol
 
 import jax
@@ -193,6 +196,33 @@ def _shared_cost(stated: Any, share: float) -> Any:
     """A cost estimate of the same form for a share of the work."""
     amounts = {name: int(value * share) for name, value in dataclasses.asdict(stated).items()}
     return dataclasses.replace(stated, **amounts)
+
+
+_CUDNN = "jax._src.cudnn.fused_attention_stablehlo"  # in 0.10.2 (2026-11)
+
+
+def lacks_cudnn(error: BaseException) -> bool:
+    """Whether tracing failed because cuDNN's attention looks for cuDNN and finds none."""
+    return isinstance(error, RuntimeError) and str(error).startswith("cuDNN is not detected")
+
+
+@contextmanager
+def cudnn_assumed() -> Iterator[None]:
+    """Trace cuDNN's attention where there is no cuDNN: its version, which is asked for while a step
+    is traced, is that of the newest features; the calls themselves are the same. There is no public
+    way to say it.
+    """
+    try:
+        attention: Any = importlib.import_module(_CUDNN)
+        before = attention.cuda_versions
+    except (ImportError, AttributeError):
+        yield
+        return
+    attention.cuda_versions = types.SimpleNamespace(cudnn_get_version=lambda: 99_999)
+    try:
+        yield
+    finally:
+        attention.cuda_versions = before
 
 
 def is_unspecified(sharding: Any) -> bool:

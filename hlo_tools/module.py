@@ -111,6 +111,16 @@ class PadDim:
     interior: int
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionMask:
+    """Which pairs of positions cuDNN's attention reads: `window` keys up to a query's own, 0 for
+    all; none after it if it is causal.
+    """
+
+    is_causal: bool
+    window: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributes:
     """What only some opcodes have; fields that do not belong to an opcode are empty.
@@ -119,7 +129,8 @@ class Attributes:
     `channel_id` is its number, 0 if it has none. `combiner` is the opcode that a reduction, window
     or scatter combines two elements with, "" if it is more than one op. `precision` is the highest
     that is asked for an operand of a product: 0 what the backend likes, 1 high, 2 highest.
-    `trip_count` is what XLA found out about a `while`, None if nothing.
+    `trip_count` is what XLA found out about a `while`, None if nothing; `attention` is the mask of
+    cuDNN's.
     """
 
     window: tuple[WindowDim, ...] = ()
@@ -142,6 +153,7 @@ class Attributes:
     groups: Groups | None = None
     channel_id: int = 0
     trip_count: int | None = None
+    attention: AttentionMask | None = None
 
 
 NO_ATTRIBUTES = Attributes()

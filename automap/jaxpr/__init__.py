@@ -6,16 +6,14 @@ microbatches.
 `automap.jaxpr.fingerprint`   fingerprint of a step's equations: the SHA-256 of a text without
                               addresses, names or traces
 `automap.jaxpr.flatten`       a step's jaxpr flattened: numbered equations, with calls inlined
-`automap.jaxpr.grid_tables`   what a kernel of Pallas computes of its place in the grid: scalars
-                              as tables over the grid, and its body read with them
+`automap.jaxpr.kernels`       equations in the place of a kernel of Pallas: one for the
+                              analysis, and one on a plan's mesh
 `automap.jaxpr.merged`        a step whose equations stand in the order of stages, the merged
                               ones as one
 `automap.jaxpr.microbatch`    steps in microbatches: an unmodified step, traced at two batch
                               sizes, as a loop over parts of its batch
 `automap.jaxpr.names`         names of ops for people: what JAX wrote, without the tags that
                               find an op's equation again
-`automap.jaxpr.pallas_equations` equations in the place of a kernel of Pallas: one for the
-                              analysis, and one on a plan's mesh
 `automap.jaxpr.pins`          pins: sharding constraints at the places of a step, checked
                               against it and turned into equations
 `automap.jaxpr.reemit`        re-emitting a step: the same equations again, each under its

@@ -14,7 +14,7 @@ from the sharding before it to that after it at once. A convolution whose result
 may be written out for each device (`automap.jaxpr.convolutions`); what other operations become is
 in `automap.jaxpr.replacements`.
 
-A kernel of Pallas runs on each device's own part (`automap.jaxpr.pallas_equations`).
+A kernel of Pallas runs on each device's own part (`automap.jaxpr.kernels`).
 
 A step's output that is one of its inputs stays that input, so that donation and forwarding are
 kept.
@@ -39,9 +39,9 @@ from automap.jaxpr.convolutions import (
     must_run_per_device,
 )
 from automap.jaxpr.flatten import FlatJaxpr
+from automap.jaxpr.kernels import kernel_per_device
 from automap.jaxpr.manual import is_manual, on_plans_mesh
 from automap.jaxpr.pallas import is_kernel
-from automap.jaxpr.pallas_equations import kernel_per_device
 from automap.jaxpr.replacements import (
     is_top_k,
     lacks_all_reduce,

@@ -20,9 +20,9 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from automap.jax_compat import rebuild_jaxpr
 from automap.jaxpr.flatten import Equation, FlatJaxpr, equations, flatten
+from automap.jaxpr.kernels import StandIn, stand_in, standing_in
 from automap.jaxpr.manual import between_marks, is_manual, manual_shardings
 from automap.jaxpr.pallas import is_kernel
-from automap.jaxpr.pallas_equations import StandIn, stand_in, standing_in
 from automap.jaxpr.pins import Pins
 from automap.jaxpr.sites import Site, describe, scope_name
 from automap.step.user_constraints import (

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from automap.choices import Layers
+from automap.jaxpr.kernels import StandIn
 from automap.jaxpr.names import readable
-from automap.jaxpr.pallas_equations import StandIn
 from automap.policy import default_policy
 from automap.program.imposed import imposed
 from automap.program.own_collectives import own_collectives

@@ -22,7 +22,13 @@ from jax.sharding import AbstractMesh, AxisType
 from jax.tree_util import DictKey, SequenceKey, keystr, tree_flatten_with_path
 
 from automap.errors import AutomapError, InputError
-from automap.jax_compat import open_jaxpr, static_arguments, weak_shape
+from automap.jax_compat import (
+    cudnn_assumed,
+    lacks_cudnn,
+    open_jaxpr,
+    static_arguments,
+    weak_shape,
+)
 from automap.step.own_shardings import ImposedEnds, OwnShardings, own_shardings
 from automap.step.state import match_state
 from automap.step.traced_result import UPDATED
@@ -221,12 +227,26 @@ def _failed(name: str, error: BaseException) -> InputError:
     )
 
 
+def _traced_anywhere(
+    step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> jax.stages.Traced:
+    """What JAX traces of a jitted step; cuDNN's attention also where there is no cuDNN."""
+    trace: Callable[..., jax.stages.Traced] = step.trace  # pyright: ignore[reportFunctionMemberAccess]
+    try:
+        return trace(*args, **kwargs)
+    except RuntimeError as error:
+        if not lacks_cudnn(error):
+            raise
+    with cudnn_assumed():
+        return trace(*args, **kwargs)
+
+
 def _traced(
     step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], donated_by: DonatedBy
 ) -> TracedCall:
     # JAX takes shapes in the place of arrays; static arguments go through as they are.
     shapes, named_shapes = _without_devices((tuple(args), dict(kwargs)))
-    traced = step.trace(*shapes, **named_shapes)  # pyright: ignore[reportFunctionMemberAccess]
+    traced = _traced_anywhere(step, shapes, named_shapes)
     # JAX leaves static arguments out of this; their positions are not said.
     infos, named_infos = traced.args_info
     positions = _traced_positions(step, args, infos)

@@ -27,6 +27,7 @@ import numpy as np
 from hlo_tools.errors import HloError
 from hlo_tools.module import (
     NO_ATTRIBUTES,
+    AttentionMask,
     Attributes,
     ConvDims,
     DotDims,
@@ -38,7 +39,7 @@ from hlo_tools.module import (
     SliceDim,
     WindowDim,
 )
-from hlo_tools.opcodes import JOINS_DEVICES, PLAIN
+from hlo_tools.opcodes import CUSTOM_CALL, JOINS_DEVICES, PLAIN
 from hlo_tools.read import schema
 from hlo_tools.read.messages import text
 
@@ -58,7 +59,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "slice": ("slice_dims",),
     "while": ("backend_config",),
 }
-# Any other opcode may have some of these.
+# Any other opcode may have some of these, and a custom call its target's configuration.
 _OTHER_FIELDS = (
     "window",
     "slice_dims",
@@ -71,6 +72,8 @@ _OTHER_FIELDS = (
     "feature_group_count",
     "batch_group_count",
 )
+
+_CALL_FIELDS = (*_OTHER_FIELDS, "backend_config")
 
 _Spans = list[tuple[int, int]]
 # A damaged size must not become an array that fills the memory.
@@ -86,7 +89,7 @@ class AttributeReader:
 
     def read(self, opcode: str, message: Any) -> Attributes:
         """Attributes of one instruction; `NO_ATTRIBUTES` itself if it has none."""
-        names = _FIELDS.get(opcode, _OTHER_FIELDS)
+        names = _CALL_FIELDS if opcode == CUSTOM_CALL else _FIELDS.get(opcode, _OTHER_FIELDS)
         is_sharded = message.HasField("sharding")
         fields = [getattr(message, name) for name in names]
         values = [f if isinstance(f, (int, bytes)) else tuple(f) for f in fields]
@@ -147,9 +150,22 @@ def _known_trip_count(backend_config: bytes) -> int | None:
         return None
 
 
+def _attention_mask(backend_config: bytes) -> AttentionMask | None:
+    """What JAX writes for cuDNN, None for any other call."""
+    try:
+        config = json.loads(backend_config)["cudnn_fmha_backend_config"]
+        window = int(config.get("sliding_window_length", 0))
+        return AttentionMask("CAUSAL" in str(config["mask_type"]), max(window, 0))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
 # A field of the proto -> the attributes it makes.
 _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "backend_config": lambda raw: {"trip_count": _known_trip_count(raw)},
+    "backend_config": lambda raw: {
+        "trip_count": _known_trip_count(raw),
+        "attention": _attention_mask(raw) if b"cudnn_fmha" in raw else None,
+    },
     "batch_group_count": lambda count: {"batch_group_count": count or 1},
     "channel_id": lambda number: {"channel_id": number},
     "comparison_direction": lambda raw: {"comparison_direction": text(raw)},

@@ -8,19 +8,27 @@ gradient), results of rank four are [batch, heads, length, features]; softmax st
 heads, length], sequence lengths [batch], a bias [batch or 1, heads or 1, t, s]. Batch and heads
 pass. With fewer key heads than query heads, query heads are (key head, query of it)
                                                                             -> in: `cudnn_attention`
+Its products read the pairs (t, s) of positions that the mask leaves, P of T S:
+
+    forward    q k, p v                                2 B H P (d + d_v)
+    backward   q k, do v, ds k, ds q, and p do         2 B H P (3 d + 2 d_v)
+                                                                            -> in: `_attention_work`
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 import re
 
-from hlo_tools.module import Instruction
+import numpy as np
+
+from hlo_tools.module import AttentionMask, Instruction
 from hlo_tools.rules.by_dimension import (
     along_dimension,
     batched_matrices,
     collective,
     elementwise,
 )
-from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder
+from hlo_tools.rules.rule import FactorKind, Rule, RuleBuilder, Work
 
 
 Dims = tuple[int, ...]
@@ -51,7 +59,21 @@ def cudnn_attention(instruction: Instruction, operands: list[Dims], results: lis
             is_query = dims[head_dim] == heads
             factors = (outer, inner) if is_query and heads > key_heads else (outer,)
             builder.set(tensor, head_dim, factors if dims[head_dim] > 1 else ())
-    return builder.build(FactorKind.REPLICATION)
+    rule = builder.build(FactorKind.REPLICATION)
+    return replace(rule, work=_attention_work(instruction, operands))
+
+
+def _attention_work(instruction: Instruction, operands: list[Dims]) -> Work:
+    batch, queries, heads, features = operands[_QUERY]
+    keys, value_features = operands[_KEY][1], operands[_VALUE][3]
+    mask = instruction.attributes.attention or AttentionMask(is_causal=False, window=0)
+    last = np.minimum(np.arange(queries), keys - 1) if mask.is_causal else keys - 1
+    first = np.arange(queries) - (mask.window - 1) if mask.window else 0
+    # A window ends where the keys begin.
+    pairs = int(np.broadcast_to(last - np.maximum(first, 0) + 1, queries).clip(min=0).sum())
+    is_backward = instruction.attributes.custom_call_target.endswith("Backward")
+    products = 3 * features + 2 * value_features if is_backward else features + value_features
+    return Work(2 * batch * heads * pairs * products)
 
 
 def _is_bias(dims: Dims, operands: list[Dims]) -> bool:

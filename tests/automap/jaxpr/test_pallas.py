@@ -12,8 +12,8 @@ import pytest
 
 from automap.jax_compat import open_jaxpr, rebuild_jaxpr
 from automap.jaxpr.grid_tables import GridFactor
+from automap.jaxpr.kernels import kernel_per_device, stand_in
 from automap.jaxpr.pallas import Kernel, read_kernel
-from automap.jaxpr.pallas_equations import kernel_per_device, stand_in
 
 
 F32 = jnp.float32

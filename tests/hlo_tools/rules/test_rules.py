@@ -14,7 +14,6 @@ from hlo_tools.graph import flatten
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import RULES
-from hlo_tools.rules.custom_call import cudnn_attention
 from tests.hlo_tools.rules import shardy
 
 
@@ -271,25 +270,6 @@ def test_rule_of_an_op_in_hlo_text(row):
     assert [str(r) for op, r in zip(graph.ops, op_rules(graph, {})) if op.opcode == opcode] == [
         expected
     ]
-
-
-HEADS, KEY_HEADS = (2, 8, 6, 4), (2, 8, 3, 4)
-
-
-@pytest.mark.parametrize(
-    ("operands", "results", "expected"),
-    [
-        ([HEADS] * 3, [(2, 6, 8, 4), (16,)], "abcd,aecf,agch->acij,k replicate=b,d,e,f,g,h,i,j,k"),
-        (
-            [HEADS, KEY_HEADS, KEY_HEADS, (1, 6, 8, 8)],
-            [(2, 6, 8, 4), (2, 6, 8)],
-            "ab(cd)e,afcg,ahci,1(cd)jk->a(cd)lm,a(cd)n replicate=b,e,f,g,h,i,j,k,l,m,n",
-        ),
-    ],
-)
-def test_rule_of_fused_attention(operands, results, expected):
-    """By shapes, as cuDNN's call cannot be lowered without it."""
-    assert str(cudnn_attention(None, operands, results)) == expected
 
 
 def test_every_rule_family_has_a_golden_row():
