@@ -8,7 +8,8 @@ Each platform has a table of its own. Needs the extra `tpu` or `gpu-compiler`. E
 planned, exported and compiled ahead of time; what the compilers said is kept (`automap.verify`),
 so a second run with another cost model takes seconds.
 
-memory      the peak that a plan predicts beside the bytes the compiler needs
+memory      the peak that a plan predicts beside the bytes the compiler needs; what is quoted first
+            is of the models that nothing is fitted on (`scripts.halves`)
 schedules   the predicted step beside the compiler's schedule, replayed with its own estimates of
             kernels (`automap.verify.replayed`); how well both order the plans of a model, presets
             and what the search finds on two meshes, is Kendall's tau. What the text quotes, and
@@ -208,19 +209,12 @@ def memory_report(compiled: list[Result]) -> str:
     header = ["model", "plan", "machine", "GiB predicted", "GiB compiled", "ratio"]
     rows, text = [], ""
     for platform, group in groupby(compiled, key=lambda r: r.case.platform):
-        platform_results = list(group)
-        # Of what the compiler has refused no bytes are known.
-        errors = [
-            abs(r.predicted_bytes / r.witness.peak_bytes - 1)
-            for r in platform_results
-            if r.witness.memory is not None and r.witness.peak_bytes
-        ]
-        text += (
-            f"{platform}: {len(errors)} programs of {len({r.case.name for r in platform_results})} "
-            f"models; median error {statistics.median(errors):.1%}, "
-            f"{sum(e <= 0.1 for e in errors)} within 10 %, largest {max(errors):.1%}. "
-            f"{_verdicts(platform_results)}\n\n"
-        )
+        of_platform = list(group)
+        judged = [r for r in of_platform if is_held_out(r.case.model.target)]
+        halves = [(f"{platform}, of the half that nothing is fitted on", judged)]
+        if len(judged) < len(of_platform):
+            halves.append(("All", of_platform))
+        text += "".join(f"{half}: {_bytes_summary(rs)}\n\n" for half, rs in halves if rs)
     for r in compiled:
         # The compiler says no bytes of what it refuses.
         is_known = r.witness.memory is not None and r.witness.peak_bytes
@@ -229,6 +223,20 @@ def memory_report(compiled: list[Result]) -> str:
         case, predicted = r.case, f"{r.predicted_bytes / GIB:.2f}"
         rows.append([case.name, _plan_name(case), case.topology.name, predicted, peak, ratio])
     return text + markdown(header, rows)
+
+
+def _bytes_summary(compiled: list[Result]) -> str:
+    # Of what the compiler has refused no bytes are known.
+    errors = [
+        abs(r.predicted_bytes / r.witness.peak_bytes - 1)
+        for r in compiled
+        if r.witness.memory is not None and r.witness.peak_bytes
+    ]
+    return (
+        f"{len(errors)} programs of {len({r.case.name for r in compiled})} models; median error "
+        f"{statistics.median(errors):.1%}, {sum(e <= 0.1 for e in errors)} within 10 %, largest "
+        f"{max(errors):.1%}. {_verdicts(compiled)}"
+    )
 
 
 def _verdicts(compiled: list[Result]) -> str:
