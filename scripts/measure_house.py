@@ -27,12 +27,13 @@ import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 import re
 import statistics
 import sys
 import tokenize
+from typing import NamedTuple
 
 import click
 import grimp
@@ -53,6 +54,14 @@ SKIPS_BELOW = 30
 SINGLE_IMPORTERS_BELOW = 60
 
 
+class Token(NamedTuple):
+    """One of Python's tokens; `kind` is a number of `tokenize`."""
+
+    kind: int
+    string: str
+    line: int
+
+
 @dataclass(frozen=True)
 class Source:
     """A file and what stands in it."""
@@ -65,11 +74,20 @@ class Source:
         """The lines without their ends."""
         return self.text.splitlines()
 
-    @property
-    def tokens(self) -> list[tokenize.TokenInfo]:
-        """What Python's tokenizer makes of the file."""
+    @cached_property
+    def tree(self) -> ast.Module:
+        """What Python's parser makes of the file."""
+        return ast.parse(self.text)
+
+    @cached_property
+    def tokens(self) -> list[Token]:
+        """Names, words of the language and comments."""
         with self.path.open("rb") as file:
-            return list(tokenize.tokenize(file.readline))
+            return [
+                Token(token.type, token.string, token.start[0])
+                for token in tokenize.tokenize(file.readline)
+                if token.type in (tokenize.NAME, tokenize.COMMENT)
+            ]
 
     @property
     def module(self) -> str:
@@ -114,7 +132,7 @@ def sizes(sources: list[Source]) -> Measures:
     functions = [
         (node.end_lineno or node.lineno) - node.lineno + 1
         for source in sources
-        for node in ast.walk(ast.parse(source.text))
+        for node in ast.walk(source.tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     return {
@@ -130,9 +148,9 @@ def comments(sources: list[Source]) -> Measures:
     commented = {
         source: len(
             {
-                token.start[0]
+                token.line
                 for token in source.tokens
-                if token.type == tokenize.COMMENT and not _FOR_TOOLS.match(token.string)
+                if token.kind == tokenize.COMMENT and not _FOR_TOOLS.match(token.string)
             }
         )
         for source in sources
@@ -154,10 +172,10 @@ def formatting(sources: list[Source]) -> Measures:
         for number, line in enumerate(source.lines, start=1)
     ]
     skips = (
-        source.at(token.start[0])
+        source.at(token.line)
         for source in sources
         for token in source.tokens
-        if token.type == tokenize.COMMENT and re.match(r"#\s*fmt:\s*(skip|off)", token.string)
+        if token.kind == tokenize.COMMENT and re.match(r"#\s*fmt:\s*(skip|off)", token.string)
     )
     return {
         f"lines > {COLUMNS} columns": _count(
@@ -172,10 +190,10 @@ def formatting(sources: list[Source]) -> Measures:
 def names(sources: list[Source]) -> Measures:
     """Names that are prepositions and participles; each use counts."""
     places = [
-        f"{source.at(token.start[0])} {token.string}"
+        f"{source.at(token.line)} {token.string}"
         for source in sources
         for token in source.tokens
-        if token.type == tokenize.NAME and _DIALECT.fullmatch(token.string)
+        if token.kind == tokenize.NAME and _DIALECT.fullmatch(token.string)
     ]
     return {
         "of_*, *_of": _count(place for place in places if not place.endswith(" found")),
@@ -269,7 +287,7 @@ def _circles(edges: Mapping[str, Set[str]]) -> list[list[str]]:
 
 
 def _imports_in_functions(source: Source) -> Iterator[int]:
-    for function in ast.walk(ast.parse(source.text)):
+    for function in ast.walk(source.tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(function):
                 if isinstance(node, ast.Import | ast.ImportFrom):
@@ -303,6 +321,12 @@ def graph(sources: list[Source]) -> Measures:
     }
 
 
+@cache
+def _source(path: Path) -> Source:
+    """A file, read once: the product is part of the whole."""
+    return Source(path, path.read_text("utf-8"))
+
+
 def measure(paths: Iterable[str]) -> Measures:
     """All measures of the Python files at or under these paths of the tree."""
     files = [
@@ -310,7 +334,7 @@ def measure(paths: Iterable[str]) -> Measures:
         for path in paths
         for file in ([ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("*.py")))
     ]
-    sources = [Source(file, file.read_text("utf-8")) for file in files]
+    sources = [_source(file) for file in files]
     parts = (sizes, comments, formatting, names, graph)
     return {row: value for part in parts for row, value in part(sources).items()}
 
