@@ -1,9 +1,10 @@
-"""Seconds and bytes as text, in the unit that suits them."""
+"""Seconds, bytes and counts as text, in the unit that suits them."""
 
 from typing import Final
 
 
 _BYTE_UNITS: Final = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_COUNT_UNITS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECOND_UNITS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (0.0, "ns"))
 
 
@@ -19,3 +20,9 @@ def bytes_text(count: int) -> str:
     fitting = (row for row in _BYTE_UNITS if count >= row[0])
     size, unit = next(fitting, (1, "B"))
     return f"{count / size:.4g} {unit}"
+
+
+def count_text(count: float) -> str:
+    """A count with four digits, and a prefix of the decimal system if it is large: `12.3 k`."""
+    size, prefix = next((row for row in _COUNT_UNITS if count >= row[0]), (1, ""))
+    return f"{count / size:.4g} {prefix}".rstrip()

@@ -9,10 +9,12 @@ hundred rows, and a plan is a few numpy calls.
     kernels    FLOPs and bytes of each kernel: `automap.cost.kernels.table`
     shapes     what tells the bytes of stored buffers apart: `automap.cost.stored_shapes`
     buffers    intervals of stored buffers and of gathered copies: `automap.cost.memory`
+
+Of another batch without tracing again                                  -> in: `with_batch`
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 import math
 
@@ -133,6 +135,80 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         shapes=shapes,
         buffers=buffer_table(problem, live, shape, copies, n_bytes, scratch),
         program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
+    )
+
+
+def with_batch(tables: Tables, n_classes: int, batches: Sequence[int], times: float) -> Tables:
+    """The tables as if the batch, of the classes `batches`, had `times` as many examples.
+
+    Operations, bytes and sizes along the batch are multiplied; what else a compiler would do with
+    another size (other kernels, other tiles of sums over rows) stays as it is.
+    """
+    # The small part of a class is numbered behind all classes.
+    numbers = [c for b in batches for c in (b, n_classes + 1 + b)]
+    in_dim: np.ndarray = np.any(np.isin(tables.value_rows, numbers), axis=2)
+    in_factor: np.ndarray = np.any(np.isin(tables.op_rows, numbers), axis=2)
+    value_growth = np.where(in_dim.any(axis=1), times, 1.0)
+    op_growth = np.where(in_factor.any(axis=1), times, 1.0)
+    operands, results = (
+        replace(
+            edges,
+            n_bytes=edges.n_bytes * value_growth[edges.value_row],
+            own_bytes=edges.own_bytes * op_growth[edges.op_row],
+        )
+        for edges in (tables.operands, tables.results)
+    )
+    shapes, buffers = tables.shapes, tables.buffers
+    if len(shapes.first):
+        dims = shapes.dims.copy()
+        for row, first, sizes in zip(shapes.row, shapes.first, dims):
+            rank = len(sizes) - first
+            sizes[first:] *= np.where(in_dim[row, :rank], times, 1.0)
+        shapes = replace(shapes, dims=dims)
+    return replace(
+        tables,
+        operands=operands,
+        results=results,
+        kernels=_kernels_with_batch(
+            tables.kernels, in_dim, in_factor, value_growth, op_growth, times
+        ),
+        shapes=shapes,
+        buffers=replace(buffers, n_bytes=buffers.n_bytes * value_growth[shapes.row[buffers.shape]]),
+    )
+
+
+def _kernels_with_batch(
+    kernels: KernelTable,
+    in_dim: np.ndarray,
+    in_factor: np.ndarray,
+    value_growth: np.ndarray,
+    op_growth: np.ndarray,
+    times: float,
+) -> KernelTable:
+    """`with_batch` of kernels; `in_dim` [value rows, dims] and `in_factor` [op rows, factors] are
+    those of the batch, the growths by how much rows of values and of operations grow.
+    """
+    # Of what is no product, -1: whichever row is read then, its sizes are ones.
+    made = in_dim[kernels.product_row][:, : kernels.product_sizes.shape[1]]
+    products = kernels.product_sizes * np.where(
+        made & (kernels.product_row >= 0)[:, None], times, 1.0
+    )
+    bits = in_factor[kernels.op_row] @ (1 << np.arange(in_factor.shape[1]))
+    operands = np.where(kernels.written_factors & bits, times, 1.0)
+    factors = in_factor[kernels.op_row]
+    sides = kernels.side_sizes.astype(float)
+    width = min(sides.shape[2], factors.shape[1])
+    sides[:, :, :width] *= np.where((sides[:, :, :width] > 1) & factors[:, :width], times, 1.0)
+    grown = value_growth[kernels.traffic_row]
+    return replace(
+        kernels,
+        flops=kernels.flops * op_growth[kernels.op_row],
+        side_sizes=sides,
+        product_sizes=products,
+        written_bytes=kernels.written_bytes * operands,
+        transposed_bytes=kernels.transposed_bytes * operands,
+        traffic_bytes=kernels.traffic_bytes * grown,
+        near_bytes=kernels.near_bytes * grown,
     )
 
 

@@ -7,10 +7,11 @@ from typing import Final
 from automap.plan.explain import cut, order_text, search_text, spec_text, verified_text
 from automap.plan.parts import DecisionRecord, LeafRecord
 from automap.plan.pipeline import pipeline_text
+from automap.plan.rates import RatesRecord, mfu_text
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import compiled_plan_text
 from automap.plan.streams import operators, streams_text
-from automap.quantities import bytes_text, seconds_text
+from automap.quantities import bytes_text, count_text, seconds_text
 
 
 _HASH: Final = 12
@@ -33,7 +34,19 @@ def _changed_verdict(old: PlanRecord, new: PlanRecord) -> list[str]:
     return [
         *_pairs({"fits": _yes_or_no(before.fits)}, {"fits": _yes_or_no(after.fits)}),
         *_change("step", before.step_seconds, after.step_seconds, seconds_text),
+        *_changed_rates(before.rates, after.rates),
         *_change("peak memory", before.peak_bytes, after.peak_bytes, bytes_text),
+    ]
+
+
+def _changed_rates(old: RatesRecord | None, new: RatesRecord | None) -> list[str]:
+    if old is None or new is None:
+        return []
+    before, after = old.tokens_per_second, new.tokens_per_second
+    return [
+        *_change("MFU", old.mfu, new.mfu, mfu_text),
+        *_change("samples/s", old.samples_per_second, new.samples_per_second, count_text),
+        *_change("tokens/s", before, after, count_text),
     ]
 
 

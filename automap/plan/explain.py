@@ -1,6 +1,6 @@
 """A plan as text: the header and every decision, or one input or decision with its reason."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 import difflib
 import math
@@ -16,6 +16,7 @@ from automap.plan.parts import (
     VerifiedRecord,
 )
 from automap.plan.pipeline import pipeline_lines
+from automap.plan.rates import rates_lines
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import refined_lines
 from automap.plan.streams import streams_lines
@@ -185,6 +186,7 @@ def _header(plan: PlanRecord) -> list[str]:
         f"predicted step {seconds_text(cost.step_seconds)}"
         + (f" = {listed}" if listed else "")
         + (beside if cost.hidden_seconds else ""),
+        *_rates(plan),
         f"predicted peak {bytes_text(cost.peak_bytes)} of {bytes_text(device_bytes)} on each "
         f"device{_limit_text(plan.search.memory_limit_bytes)}: "
         f"{_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}{unsure_text(cost)}",
@@ -206,6 +208,12 @@ def _header(plan: PlanRecord) -> list[str]:
     if plan.streams is not None:
         lines += streams_lines(plan.streams)
     return [*lines, f"found by {search_text(plan)}"]
+
+
+def _rates(plan: PlanRecord) -> Iterator[str]:
+    cost = plan.predicted
+    if cost.rates is not None:
+        yield from rates_lines(cost.rates, cost.step_seconds, plan.mesh.device_count)
 
 
 def decision_text(row: DecisionRecord) -> str:

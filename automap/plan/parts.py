@@ -12,6 +12,7 @@ from typing import Literal
 from automap.plan.checks import Spec, check_dtype, check_numbers, check_sha256, refuse
 from automap.plan.codec import ADDED_LATER
 from automap.plan.point import PointRecord
+from automap.plan.rates import RatesRecord
 from hlo_tools.errors import HloError
 from hlo_tools.rules import parse_notation
 
@@ -202,6 +203,8 @@ class PredictedRecord:
     - `unsure`: whether the plan fits, would not with that margin, and no compiler was asked.
     - `memory`: what the peak is made of.
     - `collectives`: what is sent in a step, all that a device takes part in.
+    - `rates`: utilization, samples and tokens a second, and where the seconds go; null in older
+      files.
     """
 
     step_seconds: float
@@ -215,6 +218,7 @@ class PredictedRecord:
     unsure: bool = field(default=False, metadata=ADDED_LATER)
     memory: MemoryRecord
     collectives: tuple[CollectiveRecord, ...]
+    rates: RatesRecord | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range."""

@@ -31,7 +31,7 @@ from automap.cost.traffic import Collectives
 from automap.program.problem import Problem
 from automap.quantities import bytes_text
 from automap.search.context import SearchContext
-from automap.space.batches import batch_classes
+from automap.space.batches import batch_classes, batch_size
 from automap.space.point import Point, SplitClasses, StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -195,7 +195,7 @@ def _bfloat16(step: _Step, options: Options) -> Iterator[str]:
 
 
 def _batch(step: _Step, options: Options) -> Iterator[str]:
-    size, best = _batch_size(step.problem), 0
+    size, best = batch_size(step.problem), 0
     needed = np.inf
     # The state may take less on another mesh, which leaves more room for examples.
     for split_classes in (step.split_classes, *_split_state(step.context.space, step.devices)):
@@ -222,21 +222,6 @@ def _largest_batch(step: _Step, size: int) -> int:
         fits = step.peak_bytes(middle * parts / size) <= step.limit_bytes
         least, most = (middle, most) if fits else (least, middle - 1)
     return least * parts
-
-
-def _batch_size(problem: Problem) -> int:
-    """The examples of the batch: the leading dimension of the inputs that hold it; 0 without a
-    batch.
-    """
-    if problem.batch_class is None:
-        return 0
-    values = problem.graph.values
-    sizes = {
-        values[v].dims[0]
-        for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
-        if role is Role.BATCH and problem.compute_classes(v)[:1] == (problem.batch_class,)
-    }
-    return min(sizes, default=int(problem.limits[problem.batch_class]))
 
 
 def _padding(step: _Step, options: Options) -> Iterator[str]:

@@ -27,10 +27,12 @@ from automap.pipeline.schedules import in_flight
 from automap.pipeline.search import PipelineProgress
 from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
+from automap.plan.rates import LostRecord
 from automap.plan.record import PlanRecord, SearchRecord
 from automap.planner.constraints import Constraint
 from automap.planner.pipeline import Setup, pipeline_plan
 from automap.planner.pipeline_records import AXIS, bubble, fabric_warning, layer_name
+from automap.planner.rates import rates_record
 from automap.planner.records import (
     constraint_record,
     leaf_spec,
@@ -211,11 +213,18 @@ class HybridRecords:
         compute, collective = passes - waits + update, waits + reduce - update
         fullest = max(range(partition.stages), key=choice.stage_bytes)
         peak_bytes = choice.stage_bytes(fullest)
+        waited = bubble(choice.step_seconds, compute + collective)
         return PredictedRecord(
             step_seconds=choice.step_seconds,
             compute_seconds=compute,
             collective_seconds=collective,
-            bubble_seconds=bubble(choice.step_seconds, compute + collective),
+            bubble_seconds=waited,
+            rates=rates_record(
+                self.workload.problem,
+                self.pricer.topology,
+                choice.step_seconds,
+                LostRecord(collectives=collective, bubbles=waited),
+            ),
             peak_bytes=round(peak_bytes),
             fits=bool(peak_bytes <= options.memory_limit_bytes),
             memory=self._memory(fullest),

@@ -88,7 +88,7 @@ def plan_stages(
     return pipeline_plan(
         setup,
         pipeline_record(result.best, points),
-        predicted_record(result.best, points),
+        predicted_record(result.best, points, setup.workload.problem, setup.topology),
         search,
         (*result.warnings, *fabric_warning(fabric)),
     )

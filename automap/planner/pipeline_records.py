@@ -16,6 +16,10 @@ from automap.pipeline.search import Choice, PipelineSearchResult
 from automap.pipeline.task_graph import stage_seconds
 from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord
 from automap.plan.pipeline import PipelineRecord, StageRecord
+from automap.plan.rates import LostRecord
+from automap.planner.rates import rates_record
+from automap.program.problem import Problem
+from automap.topology.model import Topology
 
 
 AXIS = "device"
@@ -86,7 +90,9 @@ def _memory(choice: Choice, s: int) -> dict[str, float]:
     }
 
 
-def predicted_record(choice: Choice, points: Points) -> PredictedRecord:
+def predicted_record(
+    choice: Choice, points: Points, problem: Problem, topology: Topology
+) -> PredictedRecord:
     """Seconds as means over devices, bytes of the fullest device."""
     arrays, partition, m = choice.arrays, choice.partition, choice.arrays.microbatches
     seconds = stage_seconds(arrays, partition.cuts, partition.device_cuts)
@@ -100,11 +106,14 @@ def predicted_record(choice: Choice, points: Points) -> PredictedRecord:
     fullest = max(
         (_memory(choice, s) for s in range(partition.stages)), key=lambda x: sum(x.values())
     )
+    waited = bubble(choice.step_seconds, compute + reduce)
+    lost = LostRecord(collectives=reduce, bubbles=waited)
     return PredictedRecord(
         step_seconds=choice.step_seconds,
         compute_seconds=compute,
         collective_seconds=reduce,
-        bubble_seconds=bubble(choice.step_seconds, compute + reduce),
+        bubble_seconds=waited,
+        rates=rates_record(problem, topology, choice.step_seconds, lost),
         peak_bytes=round(sum(fullest.values())),
         fits=bool(sum(fullest.values()) <= choice.terms.memory_limit_bytes),
         memory=MemoryRecord(

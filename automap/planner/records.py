@@ -32,6 +32,7 @@ from automap.plan.record import (
 from automap.planner.conflicts import Conflicts
 from automap.planner.constraints import Constraint, EquationShapes, derive_constraints
 from automap.planner.decisions import Decisions, SameWork
+from automap.planner.rates import helpful_changes, program_losses, rates_record
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.program.trace import Leaf, Workload
 from automap.search import Candidate, SearchContext
@@ -297,7 +298,8 @@ def leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec 
 
 
 def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord:
-    estimate = outcome.best.estimate
+    estimate, evaluator = outcome.best.estimate, outcome.context.evaluator
+    lost = program_losses(evaluator, evaluator.price_point(split_classes))
     return PredictedRecord(
         step_seconds=estimate.step_seconds,
         compute_seconds=estimate.compute_seconds,
@@ -310,6 +312,13 @@ def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord
         unsure=outcome.context.objective.is_unsure(estimate),
         memory=_memory(outcome.context.evaluator.memory(split_classes)),
         collectives=_collectives(outcome.context, split_classes),
+        rates=rates_record(
+            outcome.workload.problem,
+            outcome.topology,
+            estimate.step_seconds,
+            lost,
+            helpful_changes(outcome.context, outcome.best),
+        ),
     )
 
 

@@ -21,13 +21,15 @@ from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
 from automap.interrupts import note_interrupts
+from automap.plan.rates import LostRecord
 from automap.plan.record import PlanRecord
 from automap.planner.advice import advice
+from automap.planner.rates import rates_record
 from automap.planner.records import Outcome
 from automap.planner.sharding import check_known, find, plan_sharding
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
-from automap.search.context import Candidate, Objective, SearchContext
+from automap.search.context import Candidate, SearchContext
 from automap.topology.model import Topology
 
 
@@ -231,12 +233,16 @@ def add_advice(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One plan; `step_seconds` and `peak_bytes` are None where none fits and nothing is known of
-    the smallest.
+    """One plan; numbers are None where none fits and nothing is known of the smallest.
+
+    `mfu` and the rates are those of `automap.plan.rates`; `tokens_per_second` is 0 without tokens.
     """
 
     name: str
     step_seconds: float | None
+    mfu: float | None
+    samples_per_second: float | None
+    tokens_per_second: float | None
     peak_bytes: float | None
     fits: bool
 
@@ -327,29 +333,35 @@ def _find_sharding(
 
 def _rows(outcome: Outcome) -> Iterator[Row]:
     """Presets, and what the search found."""
-    objective = outcome.context.objective
     for name, candidate in outcome.context.best_per_preset.items():
-        yield _candidate(name, candidate, objective)
-    yield _candidate(f"search ({outcome.strategy})", outcome.best, objective)
+        yield _candidate(name, candidate, outcome)
+    yield _candidate(f"search ({outcome.strategy})", outcome.best, outcome)
 
 
-def _candidate(name: str, candidate: Candidate, objective: Objective) -> Row:
+def _candidate(name: str, candidate: Candidate, outcome: Outcome) -> Row:
     estimate = candidate.estimate
+    lost = LostRecord(collectives=estimate.collective_seconds, bubbles=0.0)
+    rates = rates_record(outcome.workload.problem, outcome.topology, estimate.step_seconds, lost)
     return Row(
         name=name,
         step_seconds=estimate.step_seconds,
+        mfu=rates.mfu,
+        samples_per_second=rates.samples_per_second,
+        tokens_per_second=rates.tokens_per_second,
         peak_bytes=estimate.peak_bytes,
-        fits=objective.fits(estimate),
+        fits=outcome.context.objective.fits(estimate),
     )
 
 
 def _row(name: str, plan: PlanRecord | None) -> Row:
-    if plan is None:
-        return Row(name=name, step_seconds=None, peak_bytes=None, fits=False)
-    predicted = plan.predicted
+    predicted = plan.predicted if plan else None
+    rates = predicted.rates if predicted else None
     return Row(
         name=name,
-        step_seconds=predicted.step_seconds,
-        peak_bytes=predicted.peak_bytes,
-        fits=predicted.fits,
+        step_seconds=predicted.step_seconds if predicted else None,
+        mfu=rates.mfu if rates else None,
+        samples_per_second=rates.samples_per_second if rates else None,
+        tokens_per_second=rates.tokens_per_second if rates else None,
+        peak_bytes=predicted.peak_bytes if predicted else None,
+        fits=predicted.fits if predicted else False,
     )

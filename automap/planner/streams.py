@@ -17,8 +17,10 @@ from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InputError
 from automap.plan.program import ProgramRecord
+from automap.plan.rates import LostRecord
 from automap.plan.record import PlanRecord, SearchRecord
 from automap.plan.streams import OperatorRecord, StreamsRecord, StreamStageRecord
+from automap.planner.rates import rates_record
 from automap.planner.sharding import plan_sharding
 from automap.policy import default_policy
 from automap.program.trace import Workload
@@ -60,6 +62,13 @@ def plan_streams(
             collective_seconds=0.0,
             hidden_seconds=0.0,
             collectives=(),
+            # Operators that run at once share the device, so no second is of one of them.
+            rates=rates_record(
+                workload.problem,
+                topology,
+                schedule.seconds,
+                LostRecord(collectives=0.0, bubbles=0.0),
+            ),
         ),
         presets=(),
         decisions=(),

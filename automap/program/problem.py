@@ -28,7 +28,7 @@ from automap.choices import Layers
 from automap.policy import default_policy
 from automap.program.imposed import Imposed
 from automap.program.own_collectives import OwnCollective
-from automap.program.work import Work, step_work
+from automap.program.work import ModelWork, Work, model_work, step_work
 from hlo_tools.analyses.batches import Batch
 from hlo_tools.analyses.conflicts import PairConflict, SelfConflict, pair_conflicts, self_conflicts
 from hlo_tools.analyses.linkage import Linkage
@@ -258,6 +258,11 @@ class Problem:
     def work(self) -> Work:
         """Operations per step that run over each compute class."""
         return step_work(self.linkage, self.class_of_group)
+
+    @cached_property
+    def model_work(self) -> ModelWork:
+        """Operations per step of the products that the model asks for."""
+        return model_work(self.linkage)
 
     @cached_property
     def small_parts(self) -> SmallParts:

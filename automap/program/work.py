@@ -1,14 +1,25 @@
-"""How much of a step's work runs over each class: what splitting it would divide."""
+"""How much a step does.
+
+What splitting would divide: the work that runs over each class            -> in: `step_work`
+What its model asks for: operations of products, each once                 -> in: `model_work`
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 import math
+from typing import Final
 
 import numpy as np
 
 from hlo_tools.analyses.flops import flops
 from hlo_tools.analyses.linkage import Linkage
-from hlo_tools.opcodes import ITERATING
+from hlo_tools.graph import DTYPE_BITS, Graph, Op
+from hlo_tools.opcodes import DENSE_CONTRACTIONS, ITERATING
+from hlo_tools.rules import Rule
+
+
+_REMATERIALIZED: Final = "rematted_computation"
+"""What JAX names the equations that `jax.checkpoint` computes again for the backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +72,54 @@ def _counted(
         if present is None:
             present = classes_by_row[key] = tuple(c for c in np.unique(row).tolist() if c >= 0)
         yield op.trip_count * float(flops(graph, op, rule) or copied), present
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWork:
+    """Operations per step of the products that a model asks for, by the type whose rate they run
+    at.
+    """
+
+    flops_by_dtype: Mapping[str, float]
+
+    @property
+    def flops(self) -> float:
+        """Of all types together."""
+        return sum(self.flops_by_dtype.values())
+
+    @property
+    def dtype(self) -> str:
+        """The type of most of them, HLO's name; f32 without products."""
+        return max(self.flops_by_dtype, key=lambda d: (self.flops_by_dtype[d], d), default="f32")
+
+
+def model_work(linkage: Linkage) -> ModelWork:
+    """The products of one step without those that rematerialization repeats."""
+    by_dtype: dict[str, float] = {}
+    for op, rule in zip(linkage.graph.ops, linkage.rules, strict=True):
+        dtype = rate_dtype(linkage.graph, op, rule)
+        if dtype and not is_rematerialized(op):
+            count = op.trip_count * float(flops(linkage.graph, op, rule))
+            by_dtype[dtype] = by_dtype.get(dtype, 0.0) + count
+    return ModelWork(by_dtype)
+
+
+def is_rematerialized(op: Op) -> bool:
+    """Whether an operation computes again what the forward pass has made."""
+    return _REMATERIALIZED in op.op_name
+
+
+def rate_dtype(graph: Graph, op: Op, rule: Rule) -> str:
+    """The type whose peak rate an operation runs at; "" for one that is bound by memory.
+
+    One whose work is stated runs at the rate of its first operand's type, of numbers that are not
+    whole where it has some (others are sizes and places).
+    """
+    if rule.work is not None and op.inputs:
+        types = [graph.values[v].dtype for v in op.inputs]
+        return next((t for t in types if t[0] in "fbc"), types[0])
+    if op.opcode not in DENSE_CONTRACTIONS:
+        return ""
+    # A product of two types runs at the rate of the wider.
+    types = [graph.values[v].dtype for v in op.inputs[:2]]
+    return max(types, key=lambda t: DTYPE_BITS[t])

@@ -124,6 +124,12 @@ class SearchContext:
         """The shortest step of all that were priced, whether they fit or not."""
         return min((e.step_seconds for e in self._seen.values()), default=math.inf)
 
+    def fastest(self) -> Candidate | None:
+        """The point with the shortest step of all that were priced, whether it fits or not."""
+        priced = ((p, e) for p, e in self._priced.items() if e is not None)
+        row = min(priced, key=lambda row: row[1].step_seconds, default=None)
+        return row and Candidate(*row, "search")
+
     @property
     def fitting_seconds(self) -> float:
         """The step of the best plan if it fits, else inf."""

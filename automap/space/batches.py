@@ -2,12 +2,24 @@
 
 The towers of a contrastive loss meet in its logits only, points inside a domain and on its boundary
 never. Who runs such a step data-parallel splits them all.
+
+How much the batch holds: its examples                                      -> in: `batch_size`
+and the positions of its longest sequence of integers                       -> in: `batch_tokens`
 """
 
+from dataclasses import dataclass
 import math
+from typing import Final
 
 from automap.program.problem import Problem
 from automap.program.work import shared_work
+from hlo_tools.analyses.roles import Role
+
+
+_TOKEN_DTYPES: Final = frozenset({"s16", "u16", "s32", "u32", "s64", "u64"})
+"""HLO's names; integers of 8 bits are pixels."""
+_CUTTING: Final = frozenset({"slice", "convert", "copy"})
+"""Opcodes that hand on a part of a sequence, as a step does that is given one token more."""
 
 
 def batch_classes(problem: Problem) -> tuple[int, ...]:
@@ -61,3 +73,58 @@ def undivided_batch(problem: Problem, n_devices: int) -> tuple[str, ...]:
         "multiple of "
         f"{n_devices} over all of them, as {more}",
     )
+
+
+def batch_size(problem: Problem) -> int:
+    """The examples of the batch: the leading dimension of the inputs that hold it; 0 without a
+    batch.
+    """
+    if problem.batch_class is None:
+        return 0
+    values = problem.graph.values
+    sizes = {
+        values[v].dims[0]
+        for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
+        if role is Role.BATCH and problem.compute_classes(v)[:1] == (problem.batch_class,)
+    }
+    return min(sizes, default=int(problem.limits[problem.batch_class]))
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """How many tokens a step has, and the path of the input that they were counted in."""
+
+    count: int
+    path: str
+
+
+def batch_tokens(problem: Problem) -> Tokens | None:
+    """The positions of the longest integers [batch, sequence], the first of equals; None without
+    such.
+
+    A sequence is a dimension that operations iterate over: a row of a table's indices, each of
+    which is looked up by itself, is none.
+    """
+    path_by_value = {
+        value: path
+        for value, role, path in zip(
+            problem.graph.inputs, problem.roles, problem.paths, strict=True
+        )
+        if role is Role.BATCH and problem.graph.values[value].dtype in _TOKEN_DTYPES
+    }
+    # Operations stand in the order in which they run, so one pass follows a chain of parts.
+    for op in problem.graph.ops:
+        if op.opcode in _CUTTING and op.inputs[0] in path_by_value:
+            path_by_value[op.outputs[0]] = path_by_value[op.inputs[0]]
+    counted = (Tokens(_positions(problem, v), path) for v, path in path_by_value.items())
+    longest = max(counted, key=lambda tokens: tokens.count, default=None)
+    return longest if longest is not None and longest.count else None
+
+
+def _positions(problem: Problem, value: int) -> int:
+    """Elements of a value [batch, sequence]; 0 of any other."""
+    classes, batch = problem.compute_classes(value), problem.batch_class
+    if len(classes) != 2 or batch is None or classes[0] != batch or classes[1] == batch:
+        return 0
+    is_worked = problem.work.by_class.get(classes[1], 0.0) > 0
+    return math.prod(problem.graph.values[value].dims) if is_worked else 0

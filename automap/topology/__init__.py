@@ -36,6 +36,7 @@ from automap.topology.catalogue import (
     get_graph as get_graph,
     get_machine as get_machine,
     get_topology as get_topology,
+    machine_names as machine_names,
 )
 from automap.topology.graph import (
     Graph as Graph,

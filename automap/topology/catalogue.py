@@ -1,5 +1,6 @@
 """From what a user writes to a machine, and the list of what can be written."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 import os
 import re
@@ -15,7 +16,7 @@ from automap.topology.local import local_topology
 from automap.topology.machines import MACHINES
 from automap.topology.model import Source, Topology
 from automap.topology.toml_file import read_machine
-from automap.topology.tpu import GENERATIONS, tpu_slice
+from automap.topology.tpu import GENERATIONS, slice_names, tpu_slice
 
 
 _TPU_NAME: Final = re.compile(r"(?P<generation>[a-z0-9]+):(?P<dims>.*)")
@@ -105,6 +106,24 @@ def catalogue_entries() -> tuple[CatalogueEntry, ...]:
             for name, machine in MACHINES.items()
         ),
     )
+
+
+def machine_names(most_devices: int) -> tuple[str, ...]:
+    """Every TPU slice, and every GPU in 1, 2, 4, ... of a host and in 2, 4, 8, ... full hosts, of
+    at most so many devices.
+    """
+    names = [name for kind in GENERATIONS.values() for name in slice_names(kind, most_devices)]
+    for gpu, host in HOSTS.items():
+        inside = [n for n in (*_powers(host.max_gpus), host.max_gpus) if n <= most_devices]
+        names += [f"{n}x{gpu}" for n in dict.fromkeys(inside)]
+        names += [
+            f"{n}x{host.max_gpus}x{gpu}" for n in _powers(most_devices // host.max_gpus) if n > 1
+        ]
+    return tuple(names)
+
+
+def _powers(most: int) -> Iterator[int]:
+    return (1 << k for k in range(most.bit_length()))
 
 
 def _patterns() -> str:

@@ -15,7 +15,9 @@ On tpu7x the two dies of a chip are two JAX devices: they form the innermost lev
 the chip's links. v4 and v5p show one device per chip.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from math import prod
 from typing import Final, Literal
 
@@ -159,6 +161,20 @@ def tpu_slice(name: str, dims_text: str) -> Topology:
             f"{generation.shape_rule()}; for example {generation.example}"
         )
     return grid_topology(generation, dims, name=f"{name}:{'x'.join(map(str, dims))}")
+
+
+def slice_names(generation: Generation, most_devices: int) -> Iterator[str]:
+    """The names of all slices of a generation with at most so many devices, the fewest first; those
+    that are turned are one.
+    """
+    most = min(generation.max_chips, most_devices // generation.dies)
+    shapes = _FLAT_SHAPES
+    if generation.grid == "cubes":
+        sides = range(_CUBE, most // _CUBE**2 + 1, _CUBE)
+        shapes = (*_SMALL_SHAPES, *combinations_with_replacement(sides, 3))
+    for dims in sorted(shapes, key=lambda dims: (prod(dims), dims)):
+        if prod(dims) <= most:
+            yield f"{generation.name}:{'x'.join(map(str, dims))}"
 
 
 def grid_topology(generation: Generation, dims: tuple[int, ...], *, name: str) -> Topology:

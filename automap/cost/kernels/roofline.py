@@ -22,7 +22,7 @@ What is made and read within a phase may stay on the chip and move no bytes: all
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -52,6 +52,36 @@ class Roofline:
 
     def seconds(self, sharding: Shardings) -> np.ndarray:
         """Of each distinct kernel once, [kernels]."""
+        busy, moved = self._busy(sharding)
+        each = self._launched(busy)
+        if self._measured is not None:
+            each = self._measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
+        if self._corrections is not None:
+            ones = np.ones(len(each))
+            each = each * self._corrections.override(
+                ones, moved, sharding.factor_of_axis, sharding.sizes
+            )
+        return each
+
+    def launch_seconds(self, sharding: Shardings) -> np.ndarray:
+        """What being launched adds to each distinct kernel, [kernels]."""
+        busy, _ = self._busy(sharding)
+        return self._launched(busy) - busy
+
+    def padding_seconds(self, sharding: Shardings) -> np.ndarray:
+        """What whole tiles add to each distinct kernel, beyond what is in them, [kernels]."""
+        # A device whose unit has a side of 1 has no tiles (`Backend.pads`).
+        device = replace(self.topology.device, matmul_tile=1)
+        without = Roofline(self.kernels, replace(self.topology, device=device))
+        return np.maximum(self._busy(sharding)[0] - without._busy(sharding)[0], 0.0)
+
+    def _launched(self, busy: np.ndarray) -> np.ndarray:
+        return np.maximum(
+            busy + self._backend.launch_gap_seconds, self.topology.device.launch_seconds
+        )
+
+    def _busy(self, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of each distinct kernel's work, and the bytes that it moves, [kernels]."""
         table, device = self.kernels, self.topology.device
         has_tiles, numbers = self._backend.pads(device), self._backend.tile_numbers
         flops = table.flops / sharding.parts_of_op[table.op_row]
@@ -94,16 +124,7 @@ class Roofline:
                 bytes_per_s, columns, table.op_row, sharding, column_numbers
             )
         memory = moved / bytes_per_s + extra_seconds
-        busy = np.maximum(flops / self._flops_per_s, memory)
-        each = np.maximum(busy + self._backend.launch_gap_seconds, device.launch_seconds)
-        if self._measured is not None:
-            each = self._measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
-        if self._corrections is not None:
-            ones = np.ones(len(each))
-            each = each * self._corrections.override(
-                ones, moved, sharding.factor_of_axis, sharding.sizes
-            )
-        return each
+        return np.maximum(flops / self._flops_per_s, memory), moved
 
     @cached_property
     def _measured(self) -> MeasuredKernels | None:

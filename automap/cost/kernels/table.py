@@ -17,13 +17,13 @@ from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
 from automap.cost.kernels.ring_operands import Operand, Operands
 from automap.cost.profile.shapes import KernelShape, kernel_shape
 from automap.program.problem import Problem
+from automap.program.work import rate_dtype
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.flops import flops
 from hlo_tools.analyses.kernels import Access, Kernel
-from hlo_tools.graph import DTYPE_BITS, Op
+from hlo_tools.graph import Op
 from hlo_tools.opcodes import (
     CONTRACTIONS,
-    DENSE_CONTRACTIONS,
     LOOP_ENTER,
     LOOP_EXIT,
     STRUCTURAL,
@@ -160,7 +160,7 @@ def kernel_table(
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
         # Edge, row, sizes and operands count for products only, whose sums may be scattered.
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
-        shape = kernel_shape(problem.graph, op, rule, _dtype(problem, kernel.op))
+        shape = kernel_shape(problem.graph, op, rule, rate_dtype(problem.graph, op, rule))
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
         key = _Key(
@@ -283,23 +283,6 @@ def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tup
     # Only factors of one operand stand beside the last dimension: those of both are batches.
     other = by_operand[0] ^ by_operand[1]
     return summed, tuple(sorted((beside & other) - frozenset(summed)))
-
-
-def _dtype(problem: Problem, index: int) -> str:
-    """The type whose peak rate a kernel runs at; "" for one that is bound by memory.
-
-    A kernel whose work is stated runs at the rate of its first operand's type, of numbers that are
-    not whole where it has some (others are sizes and places).
-    """
-    op = problem.graph.ops[index]
-    if problem.linkage.rules[index].work is not None and op.inputs:
-        types = [problem.graph.values[v].dtype for v in op.inputs]
-        return next((t for t in types if t[0] in "fbc"), types[0])
-    if op.opcode not in DENSE_CONTRACTIONS:
-        return ""
-    # A product of two types runs at the rate of the wider.
-    types = [problem.graph.values[v].dtype for v in op.inputs[:2]]
-    return max(types, key=lambda t: DTYPE_BITS[t])
 
 
 def on_chip_claims(problem: Problem, loop_claim: float) -> list[float]:

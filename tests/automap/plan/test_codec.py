@@ -20,6 +20,7 @@ from automap.plan.checks import DTYPES
 from automap.plan.file import layout, parse
 from automap.plan.parts import CollectiveName, Phase, Role
 from automap.plan.point import PointRecord
+from automap.plan.rates import ChangeKind
 from automap.plan.refined import RefinementEnd
 from automap.topology import get_topology
 from tests.automap.broken_json import ACTIONS, changed, places
@@ -161,6 +162,36 @@ PROGRAM = {
 }
 
 
+@st.composite
+def rates(draw):
+    """Records of rates; tokens have an input that they were counted in."""
+    per_cause = "rematerialization padding launches products memory".split()
+    tokens = draw(count)
+    return draw(
+        row(
+            **dict.fromkeys(("mfu", "model_flops", "peak_flops_per_s"), amount),
+            peak_dtype=text,
+            samples=count,
+            samples_per_second=amount,
+            tokens=st.just(tokens),
+            tokens_per_second=amount,
+            token_input=text if tokens else st.none(),
+            lost=row(
+                collectives=amount,
+                bubbles=amount,
+                **dict.fromkeys(per_cause, st.none() | amount),
+            ),
+            changes=rows(
+                kind=st.sampled_from(get_args(ChangeKind)),
+                what=text,
+                step_seconds=amount,
+                peak_bytes=count,
+                speedup=amount,
+            ),
+        )
+    )
+
+
 def predicted_costs(some_axes):
     memory = "parameters optimizer other_state inputs activations temporaries".split()
     seconds = "step compute collective bubble hidden".split()
@@ -178,6 +209,7 @@ def predicted_costs(some_axes):
             count=count,
             bytes=count,
         ),
+        rates=st.none() | rates(),
         # Only what fits may be unsure.
     ).filter(lambda made: made["fits"] or not made["unsure"])
 

@@ -19,6 +19,13 @@ plan for models.mlp:small on v5e:2x4
 mesh data=2 x model=4 (8 devices)
   data over ici-x 2; model over ici-y 4
 predicted step 12.3 ms = compute 10 ms + collectives 2.3 ms (and 500 us of them beside computation)
+  MFU 41.2% of 197 TFLOP/s in bf16 on each device
+  512 samples a step: 41.63 k/s, 5.203 k/s on each device
+  4,096 tokens a step, counted in [1]['tokens']: 333 k/s, 41.63 k/s on each device
+  lost to products below the peak 3 ms (24.4%), collectives 2.3 ms (18.7%), rematerialization 1 ms \
+(8.1%), kernels that memory bounds 900 us (7.3%)
+  would help: a batch of 1,024 in place of 512: 1.23 times the samples a second (step 20 ms, peak \
+4 GiB)
 predicted peak 3 GiB of 14.9 GiB on each device: fits, unsure: the compiler may need up to 25% more
   = parameters 1 GiB + optimizer 1 GiB + inputs 1 MiB + activations 512 MiB + temporaries 512 MiB
 verified by the TPU compiler (libtpu 0.0.51): peak 1000 B: fits; 2 compiled in all
