@@ -17,6 +17,8 @@ no code.
                          it
 `automap.plan.program`   the `program` field of a plan: what one device does in a step, so that
                          a plan is simulated without its step
+`automap.plan.rates`     the numbers people ask for: utilization (MFU), rates, where the seconds
+                         go, what would help
 `automap.plan.refined`   what was compiled to choose a plan, as records and as text
 `automap.plan.streams`   the `streams` field of a plan: the operators of one device in stages
                          that run one after another, each of operators that run at once or as

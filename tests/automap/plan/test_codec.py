@@ -20,10 +20,10 @@ from automap.plan.checks import DTYPES
 from automap.plan.file import layout, parse
 from automap.plan.parts import CollectiveName, Phase, Role
 from automap.plan.point import PointRecord
-from automap.plan.rates import ChangeKind
 from automap.plan.refined import RefinementEnd
 from automap.topology import get_topology
 from tests.automap.broken_json import ACTIONS, changed, places
+from tests.automap.plan.json_values import amount, count, digest, rates, row, rows, text
 
 
 SAMPLE = Path(__file__).with_name("plan_sample.json")
@@ -33,19 +33,6 @@ MESHES = {
     "cpu:1": ((1,), ()),
 }
 TOPOLOGIES = {name: get_topology(name).to_dict() for name in MESHES}
-
-text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-count = st.integers(0, 2**63 - 1)
-amount = st.floats(0, allow_nan=False, allow_infinity=False)
-digest = st.text("0123456789abcdef", min_size=64, max_size=64)
-
-
-def row(**fields):
-    return st.fixed_dictionaries(fields)
-
-
-def rows(**fields):
-    return st.lists(row(**fields), max_size=3)
 
 
 @st.composite
@@ -160,36 +147,6 @@ PROGRAM = {
     "phase": [5, 5, 5, 5],
     "axes": [4, 4, 4, 6],
 }
-
-
-@st.composite
-def rates(draw):
-    """Records of rates; tokens have an input that they were counted in."""
-    per_cause = "rematerialization padding launches products memory".split()
-    tokens = draw(count)
-    return draw(
-        row(
-            **dict.fromkeys(("mfu", "model_flops", "peak_flops_per_s"), amount),
-            peak_dtype=text,
-            samples=count,
-            samples_per_second=amount,
-            tokens=st.just(tokens),
-            tokens_per_second=amount,
-            token_input=text if tokens else st.none(),
-            lost=row(
-                collectives=amount,
-                bubbles=amount,
-                **dict.fromkeys(per_cause, st.none() | amount),
-            ),
-            changes=rows(
-                kind=st.sampled_from(get_args(ChangeKind)),
-                what=text,
-                step_seconds=amount,
-                peak_bytes=count,
-                speedup=amount,
-            ),
-        )
-    )
 
 
 def predicted_costs(some_axes):
@@ -395,8 +352,8 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     for field, value in (("arguments", []), ("weak_inputs", []), ("jax_version", "")):
         data["workload"].setdefault(field, value)
     data["mesh"].setdefault("devices", None)
-    for field, value in (("hidden_seconds", 0.0), ("memory_margin", 0.0), ("unsure", False)):
-        data["predicted"].setdefault(field, value)
+    later = {"hidden_seconds": 0.0, "memory_margin": 0.0, "unsure": False, "rates": None}
+    data["predicted"] = {**later, **data["predicted"]}
     for field, value in (("point", None), ("imposed", []), ("memory_limit_bytes", None)):
         data["search"].setdefault(field, value)
     assert plan.to_json() == data
