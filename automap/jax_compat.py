@@ -5,7 +5,7 @@ deprecation: 0.12 merged ClosedJaxpr into Jaxpr, so a jaxpr is taken apart and p
 here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 import dataclasses
 from dataclasses import dataclass
@@ -253,6 +253,26 @@ def weak_shape(aval: Any) -> jax.ShapeDtypeStruct:
     """The aval as an abstract argument that keeps its weak type (a Python scalar's)."""
     weak = bool(getattr(aval, "weak_type", False))
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def stream_call() -> Callable[[Callable[..., Any], int, int], Callable[..., Any]] | None:
+    """(function, stream, scheduling group) -> the function as a call that XLA:GPU runs on a stream
+    of its own, started together with the others of its group; None where this JAX has none.
+
+    `jax.experimental.compute_on` names streams too, but gives no group: XLA then waits for each
+    call before it starts the next one.
+    """
+    try:  # in jax 0.10.2 (2026-11)
+        from jax.experimental.scheduling_groups import xla_metadata_call
+    except ImportError:
+        return None
+
+    def call(function: Callable[..., Any], stream: int, group: int) -> Callable[..., Any]:
+        attributes = {"_xla_stream_annotation": stream, "_scheduling_group_id": group}
+        texts = {name: str(value) for name, value in attributes.items()}
+        return xla_metadata_call(function, **texts, inlineable="false")
+
+    return call
 
 
 def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:

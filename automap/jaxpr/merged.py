@@ -13,9 +13,17 @@ for the larger one: numbers are equal up to that rounding          -> in: `merge
 
 Equations are moved only behind what they read, so the values that others compute are the same bits
                                                                    -> in: `staged`
+
+For a GPU each group of a stage at once is a call with a stream of its own; the calls of a stage are
+one scheduling group of XLA's, which starts all of them before it waits for one, and a barrier holds
+what comes after behind them. A call has the group's equations, what they alone need, and the
+elementwise equations that read nothing else of the stage: bias, norm, activation, which the
+compiler fuses into its kernels                -> in: `_Groups`, `concurrent_equations`
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -25,7 +33,7 @@ from jax.extend.core import jaxpr_as_fun
 import jax.numpy as jnp
 
 from automap.errors import PlanError
-from automap.jax_compat import open_jaxpr, rebuild_jaxpr
+from automap.jax_compat import new_jaxpr, open_jaxpr, rebuild_jaxpr, stream_call, weak_shape
 from automap.jaxpr.flatten import Equation, FlatJaxpr
 from automap.step.user_constraints import drop_constraint, is_constraint
 
@@ -34,11 +42,24 @@ _CONVOLUTION = "conv_general_dilated"
 _DOT = "dot_general"
 
 
+@dataclass(frozen=True, slots=True)
+class StageSites:
+    """The sites of a stage's operators, group by group, and whether they are merged."""
+
+    groups: tuple[tuple[str, ...], ...]
+    is_merged: bool
+
+    @property
+    def all(self) -> list[str]:
+        """Of all groups."""
+        return [site for group in self.groups for site in group]
+
+
 def staged(
-    flat: FlatJaxpr, stages: Sequence[tuple[Sequence[str], bool]]
+    flat: FlatJaxpr, stages: Sequence[StageSites], *, on_streams: bool
 ) -> Callable[..., list[Any]]:
-    """The step on flat inputs to flat outputs; `stages` are the sites of each, and whether they are
-    merged.
+    """The step on flat inputs to flat outputs, in the order of stages; `on_streams` asks for the
+    streams of a GPU, which other compilers know nothing of.
 
     A site that is none of the step's own equations (of a loop's body, or an instruction's name) is
     passed over unless it is merged. Raises `PlanError` for equations that cannot be merged, and for
@@ -50,12 +71,12 @@ def staged(
             f"the step has effects ({', '.join(map(str, effects))}), whose order stages would "
             "change; plan it without --space streams"
         )
-    order = _Order(flat)
-    for sites, is_merged in stages:
-        if is_merged:
-            order.emit_merged(sites)
-        else:
-            for site in sites:
+    order = _Order(flat, [site for stage in stages for site in stage.all])
+    for number, stage in enumerate(stages):
+        if stage.is_merged:
+            order.emit_merged(stage.all)
+        elif not on_streams or not order.emit_at_once(stage.groups, number):
+            for site in stage.all:
                 order.emit_site(site)
     for equation in flat.equations:
         order.emit(equation)
@@ -71,8 +92,10 @@ def staged(
 class _Order:
     """Equations that are emitted one after another, each behind those that it reads."""
 
-    def __init__(self, flat: FlatJaxpr) -> None:
+    def __init__(self, flat: FlatJaxpr, operators: Collection[str]) -> None:
         self.eqns: list[Any] = []
+        self._flat = flat
+        self._operators = frozenset(operators)
         self._by_site = {equation.path: equation for equation in flat.equations}
         self._maker = {var: equation for equation in flat.equations for var in equation.eqn.outvars}
         self._done: set[str] = set()
@@ -114,6 +137,98 @@ class _Order:
         self.eqns += merged_equations([member.eqn for member in members])
         self._done.update(sites)
 
+    def emit_at_once(self, groups: Sequence[Sequence[str]], number: int) -> bool:
+        """A call for each of several groups, if they can be; `number` is the stage's own."""
+        call = stream_call()
+        if len(groups) < 2 or call is None:
+            return False
+        sites = [[site for site in group if site in self._by_site] for group in groups]
+        needed = [self._needed([self._by_site[site] for site in group]) for group in sites]
+        counts = Counter(path for each in needed for path in each)
+        bodies = [[path for path in each if counts[path] == 1] for each in needed]
+        shared = [path for path in counts if counts[path] > 1]
+        chosen = {path for body in bodies for path in body}
+        if not all(bodies) or any(has_inner(self._by_site[path]) for path in chosen):
+            return False
+        # What several groups need stands before them, so it must not need one of them.
+        if any(set(self._needed([self._by_site[path]])) & chosen for path in shared):
+            return False
+        for path in shared:
+            self.emit(self._by_site[path])
+        self._add_epilogues(bodies)
+        equations = [[self._by_site[path] for path in body] for body in bodies]
+        self.eqns += concurrent_equations(
+            [[each.eqn for each in body] for body in equations],
+            self._results(bodies),
+            lambda function, stream: call(function, stream, number),
+        )
+        self._done.update(path for body in bodies for path in body)
+        return True
+
+    def _needed(self, equations: Sequence[Equation]) -> list[str]:
+        """Equations and all that are missing before them, in an order in which they can run."""
+        needed: dict[str, None] = {}
+        todo = list(reversed(equations))
+        while todo:
+            latest = todo[-1]
+            missing = [e for e in self._missing(latest) if e.path not in needed]
+            if missing and latest.path not in needed:
+                todo += missing
+            else:
+                needed.setdefault(todo.pop().path)
+        return [path for path in needed if path not in self._done]
+
+    def _add_epilogues(self, bodies: list[list[str]]) -> None:
+        """The elementwise equations that read results of one group, and nothing that is to come."""
+        group = {path: index for index, body in enumerate(bodies) for path in body}
+        for equation in self._flat.equations:
+            if equation.path in group or equation.path in self._done:
+                continue
+            missing = self._missing(equation)
+            inside = [each for each in missing if each.path in group]
+            outside = [each for each in missing if each.path not in group]
+            owners = {group[each.path] for each in inside}
+            if len(owners) != 1 or not self._is_elementwise(equation, inside):
+                continue
+            before = self._needed(outside)
+            if any(path in group or path in self._operators for path in before):
+                continue
+            for each in outside:
+                self.emit(each)
+            group[equation.path] = owners.pop()
+            bodies[group[equation.path]].append(equation.path)
+
+    def _is_elementwise(self, equation: Equation, operands: Sequence[Equation]) -> bool:
+        """Whether an equation that is no operator has results of the size of its operands."""
+        shapes = {var.aval.shape for each in operands for var in each.eqn.outvars}
+        is_own = equation.path in self._operators or equation.eqn.primitive.name in _MERGES
+        return (
+            not is_own
+            and not has_inner(equation)
+            and all(var.aval.shape in shapes for var in equation.eqn.outvars)
+        )
+
+    def _results(self, bodies: Sequence[Sequence[str]]) -> list[list[Any]]:
+        """The variables of each body that are read outside of it."""
+        inside = {path: index for index, body in enumerate(bodies) for path in body}
+        read: list[set[Any]] = [set() for _ in bodies]
+        for equation in self._flat.equations:
+            for var in equation.eqn.invars:
+                maker = None if isinstance(var, core.Literal) else self._maker.get(var)
+                number = inside.get(maker.path) if maker is not None else None
+                if number is not None and inside.get(equation.path) != number:
+                    read[number].add(var)
+        outputs = {var for var in self._flat.outvars if not isinstance(var, core.Literal)}
+        return [
+            [
+                var
+                for path in body
+                for var in self._by_site[path].eqn.outvars
+                if var in read[number] or var in outputs
+            ]
+            for number, body in enumerate(bodies)
+        ]
+
     def _missing(self, equation: Equation) -> list[Equation]:
         read = [a for a in equation.eqn.invars if not isinstance(a, core.Literal)]
         makers = [self._maker[var] for var in read if var in self._maker]
@@ -143,13 +258,67 @@ def merged_equations(eqns: Sequence[Any]) -> Iterator[Any]:
     made_vars = [eqn.outvars[0] for eqn in eqns]
     if [v.aval.shape for v in jaxpr.outvars] != [v.aval.shape for v in made_vars]:
         raise PlanError("merged equations of other results than their own; plan again")
-    given = dict(zip(jaxpr.invars, _operands(eqns), strict=True))
-    made = dict(zip(jaxpr.outvars, made_vars, strict=True))
+    yield from _spliced(jaxpr, _operands(eqns), made_vars, eqns[0])
+
+
+def concurrent_equations(
+    bodies: Sequence[Sequence[Any]],
+    results: Sequence[Sequence[Any]],
+    call: Callable[[Callable[..., Any], int], Callable[..., Any]],
+) -> Iterator[Any]:
+    """The equations in the place of groups that run at once: a call for each, and a barrier behind
+    all; `results` are the variables of each group that are read outside of it, and `call` makes a
+    function one on a stream.
+    """
+    reads = [list(dict.fromkeys(_free_variables(body))) for body in bodies]
+    operands = list(dict.fromkeys(var for each in reads for var in each))
+    place = {var: index for index, var in enumerate(operands)}
+    groups = [
+        (jaxpr_as_fun(new_jaxpr("group", invars, outvars, body)), [place[var] for var in invars])
+        for invars, outvars, body in zip(reads, results, bodies, strict=True)
+    ]
+
+    def at_once(*values: Any) -> Any:
+        made = []
+        for stream, (run, places) in enumerate(groups, start=1):
+            made += call(run, stream)(*(values[index] for index in places))
+        return lax.optimization_barrier(made)
+
+    jaxpr, _ = open_jaxpr(jax.make_jaxpr(at_once)(*(weak_shape(var.aval) for var in operands)))
+    outvars = [var for each in results for var in each]
+    yield from _spliced(jaxpr, operands, outvars, bodies[0][0])
+
+
+def has_inner(equation: Equation) -> bool:
+    """Whether an equation has a jaxpr of its own: a loop, a branch, a custom rule."""
+    return any(
+        hasattr(value, "eqns") or hasattr(value, "jaxpr")
+        for parameter in equation.eqn.params.values()
+        for value in (parameter if isinstance(parameter, (tuple, list)) else (parameter,))
+    )
+
+
+def _free_variables(body: Sequence[Any]) -> Iterator[Any]:
+    """What equations read and do not make."""
+    made: set[Any] = set()
+    for eqn in body:
+        yield from (a for a in eqn.invars if not isinstance(a, core.Literal) and a not in made)
+        made.update(eqn.outvars)
+
+
+def _spliced(
+    jaxpr: Any, operands: Sequence[Any], results: Sequence[Any], like: Any
+) -> Iterator[Any]:
+    """A jaxpr's equations with the variables of others for its own operands and results; they are
+    named as one of those is.
+    """
+    given = dict(zip(jaxpr.invars, operands, strict=True))
+    made = dict(zip(jaxpr.outvars, results, strict=True))
     for inner in jaxpr.eqns:
         yield inner.replace(
             invars=[a if isinstance(a, core.Literal) else given.get(a, a) for a in inner.invars],
             outvars=[made.get(v, v) for v in inner.outvars],
-            source_info=eqns[0].source_info,
+            source_info=like.source_info,
         )
 
 

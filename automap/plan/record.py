@@ -127,17 +127,18 @@ class PlanRecord:
             if self.program is not None:
                 raise refuse("program", "tasks", "null for a pipeline, whose stages have their own")
         if self.streams is not None:
-            self._check_streams()
+            self._check_streams(self.streams)
         if self.search.point is not None:
             self.search.point.check_axes("search.point", len(sizes))
 
-    def _check_streams(self) -> None:
+    def _check_streams(self, streams: StreamsRecord) -> None:
         if self.pipeline is not None:
             raise refuse(
                 "streams", "stages", "null for a pipeline, whose stages have several devices"
             )
-        if self.mesh.device_count != 1:
-            raise refuse("streams", "stages", f"null on {self.mesh.device_count} devices, not one")
+        is_merged = any(stage.together == "merged" for stage in streams.stages)
+        if self.mesh.device_count != 1 and is_merged:
+            raise refuse("streams", "merged stages", "concurrent ones only on several devices")
 
     def _check_topology(self) -> None:
         try:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
+import math
 
 import numpy as np
 
@@ -181,6 +182,19 @@ class ShardedGraph:
     def _factors(self, op: int) -> list[int]:
         """The factor that each axis splits, -1 for none."""
         return self._factors_of_row[self._row_of_op[op]]
+
+    def value_parts(self, value: int) -> int:
+        """Of how many parts of a value a device keeps one."""
+        sizes = dict(self.split_classes.mesh.axes)
+        return math.prod(sizes[axis] for dim in self.value_axes(value) for axis in dim)
+
+    def factor_parts(self, op: int) -> list[int]:
+        """Of how many parts of each factor of an op a device runs one."""
+        parts = [1] * len(self.problem.linkage.rules[op].factors)
+        for size, factor in zip(self.split_classes.mesh.sizes, self._factors(op), strict=True):
+            if factor >= 0:
+                parts[factor] *= size
+        return parts
 
     def idle_axes(self, op: int) -> set[str]:
         """Axes that split no factor of an op: every device along them does the same."""

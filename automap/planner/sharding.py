@@ -54,6 +54,11 @@ def plan_sharding(
     fits.
     """
     outcome = find(workload, topology, options, on_progress=on_progress, deadline=deadline)
+    return fitting_plan(outcome, options)
+
+
+def fitting_plan(outcome: Outcome, options: Options) -> PlanRecord:
+    """The plan of an outcome. Raises `InfeasiblePlanError` if it does not fit."""
     plan = build_plan(outcome)
     if not plan.predicted.fits:
         raise InfeasiblePlanError(_nothing_fits(outcome, options))

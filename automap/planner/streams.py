@@ -4,10 +4,18 @@ workload, topology, limits -> operators (`automap.streams.operators`) -> schedul
 (`automap.streams.schedule`) -> the records of a plan. Memory and leaves are those of the program
 that runs operators one after another, which `automap.planner.sharding` plans; stages keep no more
 results at once than a schedule of its own kind, so the predicted peak is that program's.
+
+On several devices sharding and stages are chosen together: of the best sharding and of the best
+point of each preset, those that fit, the operators of one device are scheduled, and the least of
+
+    seconds of the stages + seconds in which the device waits for collectives
+
+is taken. A step of few rows has kernels that leave a device idle, and more so the more devices
+share them, so that the best sharding may be another one with streams     -> in: `_scheduled`
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 import time
 
 from jax.extend import core
@@ -16,19 +24,26 @@ from automap.backends import backend_for
 from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InputError
-from automap.plan.program import ProgramRecord
+from automap.plan.program import ProgramRecord, TaskKind
 from automap.plan.rates import LostRecord
 from automap.plan.record import PlanRecord, SearchRecord
 from automap.plan.streams import OperatorRecord, StreamsRecord, StreamStageRecord
 from automap.planner.rates import rates_record
-from automap.planner.sharding import plan_sharding
+from automap.planner.records import Outcome, build_plan, sharded_graph
+from automap.planner.sharding import find, fitting_plan
 from automap.policy import default_policy
 from automap.program.trace import Workload
+from automap.search.context import Candidate
 from automap.streams.arrays import PricedOperators
-from automap.streams.operators import Operator, step_operators
+from automap.streams.operators import LocalSizes, Operator, step_operators
 from automap.streams.schedule import Schedule, Stage, find_schedule
 from automap.streams.strategies import Limits
+from automap.topology.gpu_devices import multiprocessors
 from automap.topology.model import Topology
+
+
+# Of the budget, for shardings on several devices.
+_SHARDING_SHARE = 0.5
 
 
 def plan_streams(
@@ -36,38 +51,46 @@ def plan_streams(
 ) -> PlanRecord:
     """The best schedule found by the deadline.
 
-    Raises `InfeasiblePlanError` if the step does not fit, `InputError` for several devices, and
-    `TopologyError` for a device whose kernels do not run at once.
+    Raises `InfeasiblePlanError` if the step does not fit, and `TopologyError` for a device whose
+    kernels do not run at once.
     """
-    if topology.device_count != 1:
-        raise InputError(
-            f"--space streams is of the operators of one device, {topology.name} has "
-            f"{topology.device_count}; allowed: one GPU, as 1xv100"
-        )
     start = time.monotonic()
-    priced = priced_operators(workload, topology)
+    # Before anything is searched: it may be refused.
+    multiprocessors(topology)
+    is_one = topology.device_count == 1
+    alone = replace(
+        options,
+        space="sharding",
+        strategy="greedy" if is_one else "auto",
+        groups=None,
+        group_size=None,
+    )
+    until = deadline if is_one else deadline.share(_SHARDING_SHARE)
+    outcome = find(workload, topology, alone, deadline=until)
+    fitting_plan(outcome, alone)
     limits = stage_limits(options)
-    schedule = find_schedule(priced, options.strategy, limits, deadline)
-    alone = replace(options, space="sharding", strategy="greedy", groups=None, group_size=None)
-    plan = plan_sharding(workload, topology, alone, lambda context: None, deadline)
-    gap = schedule.seconds / schedule.bound_seconds - 1 if schedule.bound_seconds else None
+    best = min(
+        _scheduled(outcome, options.strategy, limits, deadline), key=lambda each: each.seconds
+    )
+    schedule, waiting = best.schedule, best.candidate.estimate.collective_seconds
+    plan = build_plan(replace(outcome, best=best.candidate))
+    bound_seconds = schedule.bound_seconds + waiting
+    gap = best.seconds / bound_seconds - 1 if bound_seconds else None
     return replace(
         plan,
-        constraints=(),
-        streams=_record(priced.operators, schedule, limits),
+        # One device's program is not divided: nothing is to be said of it.
+        constraints=() if is_one else plan.constraints,
+        streams=_record(best.operators, schedule, limits),
         predicted=replace(
             plan.predicted,
-            step_seconds=schedule.seconds,
+            step_seconds=best.seconds,
             compute_seconds=schedule.seconds,
-            collective_seconds=0.0,
-            hidden_seconds=0.0,
-            collectives=(),
             # Operators that run at once share the device, so no second is of one of them.
             rates=rates_record(
                 workload.problem,
                 topology,
-                schedule.seconds,
-                LostRecord(collectives=0.0, bubbles=0.0),
+                best.seconds,
+                LostRecord(collectives=waiting, bubbles=0.0),
             ),
         ),
         presets=(),
@@ -78,18 +101,55 @@ def plan_streams(
             seconds=time.monotonic() - start,
             evaluations=schedule.priced,
             seed=options.seed,
-            gap=max(gap, 0.0) if gap is not None else None,
+            # Of the stages; on several devices no bound of all shardings is known.
+            gap=max(gap, 0.0) if gap is not None and is_one else None,
             memory_limit_bytes=plan.search.memory_limit_bytes,
         ),
-        warnings=(*plan.warnings, *_warnings(schedule, options, deadline)),
-        program=_program(priced.operators, schedule),
+        warnings=(*plan.warnings, *_warnings(schedule, options, deadline, is_one=is_one)),
+        program=_program(best.operators, schedule, waiting),
     )
 
 
-def priced_operators(workload: Workload, topology: Topology) -> PricedOperators:
-    """The operators of a step, each priced alone."""
+@dataclass(frozen=True)
+class _Scheduled:
+    """A sharding, and the best stages of one device's operators."""
+
+    candidate: Candidate
+    operators: tuple[Operator, ...]
+    schedule: Schedule
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return self.schedule.seconds + self.candidate.estimate.collective_seconds
+
+
+def _scheduled(
+    outcome: Outcome, strategy: str, limits: Limits, deadline: Deadline
+) -> Iterator[_Scheduled]:
+    """The best sharding, and on several devices the best of each preset."""
+    context, workload, topology = outcome.context, outcome.workload, outcome.topology
+    candidates = {outcome.best.point: outcome.best}
+    if topology.device_count > 1:
+        for candidate in context.best_per_preset.values():
+            if context.objective.fits(candidate.estimate):
+                candidates.setdefault(candidate.point, candidate)
+    for candidate in candidates.values():
+        sharded = sharded_graph(replace(outcome, best=candidate))
+        local = sharded if topology.device_count > 1 else None
+        priced = priced_operators(workload, topology, local)
+        schedule = find_schedule(priced, strategy, limits, deadline)
+        yield _Scheduled(candidate, priced.operators, schedule)
+
+
+def priced_operators(
+    workload: Workload, topology: Topology, local: LocalSizes | None = None
+) -> PricedOperators:
+    """The operators of a step, each priced alone; `local` says what of them one of several devices
+    has.
+    """
     operators = step_operators(
-        workload.problem, backend_for(topology.platform), _operand_of_site(workload)
+        workload.problem, backend_for(topology.platform), _operand_of_site(workload), local
     )
     if not operators:
         raise InputError("--space streams: the step has no operators; give one that computes")
@@ -147,8 +207,15 @@ def _names(operators: tuple[Operator, ...]) -> list[str]:
     return names
 
 
-def _warnings(schedule: Schedule, options: Options, deadline: Deadline) -> list[str]:
+def _warnings(
+    schedule: Schedule, options: Options, deadline: Deadline, *, is_one: bool
+) -> list[str]:
     warnings = []
+    if not is_one:
+        warnings.append(
+            "stages on several devices are predicted only: `plan.jit` runs the sharding, and XLA "
+            "orders its kernels"
+        )
     if deadline.is_over:
         warnings.append(f"{deadline.why_over}; blocks after that run as the better simple schedule")
     if schedule.cut:
@@ -166,8 +233,10 @@ def _warnings(schedule: Schedule, options: Options, deadline: Deadline) -> list[
     return warnings
 
 
-def _program(operators: tuple[Operator, ...], schedule: Schedule) -> ProgramRecord:
-    """What the device does: one stage after another."""
+def _program(
+    operators: tuple[Operator, ...], schedule: Schedule, waiting_seconds: float
+) -> ProgramRecord:
+    """What the device does: one stage after another, and on several what it waits for in all."""
     texts: dict[str, int] = {}
 
     def number(text: str) -> int:
@@ -178,20 +247,29 @@ def _program(operators: tuple[Operator, ...], schedule: Schedule) -> ProgramReco
         return joint.join(" > ".join(operators[n].label for n in g) for g in stage.groups)
 
     stages = schedule.stages
-    count = len(stages)
+    ops = [number(f"{stage.together} stage") for stage in stages]
+    names = [number(label(stage)) for stage in stages]
+    seconds = [stage.seconds for stage in stages]
+    kinds: list[TaskKind] = ["kernel"] * len(stages)
     empty, phase = number(""), number("forward")
+    if waiting_seconds:
+        ops.append(number("all collectives"))
+        names.append(empty)
+        seconds.append(waiting_seconds)
+        kinds.append("collective")
+    count = len(ops)
     return ProgramRecord(
-        op=tuple(number(f"{stage.together} stage") for stage in stages),
-        op_name=tuple(number(label(stage)) for stage in stages),
+        op=tuple(ops),
+        op_name=tuple(names),
         tensor=(empty,) * count,
         source=(empty,) * count,
         phase=(phase,) * count,
         axes=(empty,) * count,
         texts=tuple(texts),
-        kind=("kernel",) * count,
+        kind=tuple(kinds),
         within=(-1,) * count,
         after=((), *((index,) for index in range(count - 1))),
-        seconds=tuple(stage.seconds for stage in stages),
+        seconds=tuple(seconds),
         trips=(1,) * count,
         slot=tuple(range(count)),
         bytes=(0.0,) * count,

@@ -8,20 +8,20 @@ jitted:
            -> jit(re-emitted step, out_shardings = the plan's), donating what the step donates
 
 With a schedule of streams the equations stand in the order of its stages, and merged ones are one
-(`automap.jaxpr.merged`).
+(`automap.jaxpr.merged`); on GPUs the groups of a stage are on streams of their own.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from automap.jaxpr.merged import staged
+from automap.jaxpr.merged import StageSites, staged
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.record import PlanRecord, Spec
-from automap.plan.streams import StreamsRecord, operators
+from automap.plan.streams import StreamsRecord
 from automap.runtime.meshes import device_mesh
 from automap.runtime.pipeline.step import PipelinedStep
 from automap.runtime.pipeline.transfer import send
@@ -30,6 +30,10 @@ from automap.runtime.processes import check_same_program, check_takes_part, wher
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.step.step import Step
+
+
+# As devices name it: those of a topology that is compiled for ahead of time, and those at hand.
+_GPU_PLATFORMS: Final = ("cuda", "rocm", "gpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +102,13 @@ class PlannedStep(StepUnderPlan[_Program]):
         plan = self.plan_for(call)
         # Places in the plan count the equations of this trace.
         reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
-        if plan.streams is None:
+        # On several devices stages are predicted only: their order is XLA's.
+        if plan.streams is None or self.mesh.size > 1:
             constraints = {c.at: PartitionSpec(*c.spec) for c in plan.constraints}
             flat = reemitter.constrained(constraints, self.mesh)
         else:
-            flat = staged(reemitter.flat, _stages(plan.streams))
+            is_gpu = self.mesh.devices.flat[0].platform in _GPU_PLATFORMS
+            flat = staged(reemitter.flat, _stages(plan.streams), on_streams=is_gpu)
         out_tree = jax.tree.structure(call.result)
 
         def planned_step(*args: Any, **kwargs: Any) -> Any:
@@ -140,10 +146,12 @@ def step_under_plan(
     return PipelinedStep(plan, step, devices, is_own=is_own)
 
 
-def _stages(streams: StreamsRecord) -> list[tuple[list[str], bool]]:
-    """The sites of each stage, and whether they are merged."""
+def _stages(streams: StreamsRecord) -> list[StageSites]:
     return [
-        ([operator.at for operator in operators(stage)], stage.together == "merged")
+        StageSites(
+            groups=tuple(tuple(operator.at for operator in group) for group in stage.groups),
+            is_merged=stage.together == "merged",
+        )
         for stage in streams.stages
     ]
 

@@ -9,12 +9,13 @@ operator   kernels that no schedule takes apart:
              separable convolutions                                      -> in: `_join_only_readers`
            - all of a loop, of a branch or of a `shard_map`              -> in: `_regions`
 
-u is before v if v reads what u writes.
+u is before v if v reads what u writes. Sizes are those of one device (`LocalSizes`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+import math
+from typing import Protocol
 
 from automap.backends import Backend
 from automap.jaxpr.sites import parse_site
@@ -86,20 +87,38 @@ class _Unit:
     is_region: bool = False
 
 
+class LocalSizes(Protocol):
+    """Of how many parts of equal size one device has one; None in its place is of one device."""
+
+    def value_parts(self, value: int) -> int:
+        """Of a value."""
+        ...
+
+    def factor_parts(self, op: int) -> Sequence[int]:
+        """Of each factor of an op's rule."""
+        ...
+
+
 def step_operators(
-    problem: Problem, backend: Backend, operand_of_site: Mapping[str, object]
+    problem: Problem,
+    backend: Backend,
+    operand_of_site: Mapping[str, object],
+    local: LocalSizes | None = None,
 ) -> tuple[Operator, ...]:
     """The operators of a step in an order in which they can run.
 
     `operand_of_site` has the first operand of each equation: only operators of one operand can be
     merged. A program without equations has none, and merges by the operands of its instructions.
+    On several devices none is merged: weights beside each other would be split in other places.
     """
     graph = problem.graph
     n_bytes = stored_bytes(graph, [False] * len(graph.values))
+    if local is not None:
+        n_bytes = [math.ceil(n / local.value_parts(v)) for v, n in enumerate(n_bytes)]
     units = _units(problem, kernels(graph, backend.fuser, n_bytes))
     _join_epilogues(problem, units)
     _join_only_readers(problem, units)
-    return tuple(_operators(problem, _in_order(units), operand_of_site))
+    return tuple(_operators(problem, _in_order(units), operand_of_site, local))
 
 
 def _units(problem: Problem, kernel_list: Sequence[Kernel]) -> list[_Unit]:
@@ -184,7 +203,9 @@ def _join_epilogues(problem: Problem, units: list[_Unit]) -> None:
             if maker is None or maker.is_region or value in outputs or len(readers[value]) > 1:
                 continue
             is_product = graph.ops[maker.kernels[0].op].opcode in CONTRACTIONS
-            if is_product and graph.values[value].n_bytes == written:
+            # Of one device, both.
+            made = sum(a.n_bytes for k in maker.kernels for a in k.writes if a.value == value)
+            if is_product and made == written:
                 best = maker
         if best is not None:
             _join(best, unit, is_launched=False)
@@ -262,7 +283,10 @@ def _in_order(units: Sequence[_Unit]) -> list[_Unit]:
 
 
 def _operators(
-    problem: Problem, units: Sequence[_Unit], operand_of_site: Mapping[str, object]
+    problem: Problem,
+    units: Sequence[_Unit],
+    operand_of_site: Mapping[str, object],
+    local: LocalSizes | None,
 ) -> Iterator[Operator]:
     graph = problem.graph
     writer = {value: number for number, unit in enumerate(units) for value in unit.writes}
@@ -271,17 +295,17 @@ def _operators(
         site = parse_site(op.op_name) or op.instruction.name
         # A site's operand is a variable of the step; without one, the instruction's operand.
         operand = operand_of_site.get(site, op.inputs[0] if op.inputs else None)
-        is_single = sum(unit.launched) == 1 and not unit.is_region
+        is_single = sum(unit.launched) == 1 and not unit.is_region and local is None
         yield Operator(
             site=site,
             label=_label(problem, op),
-            parts=tuple(_parts(problem, unit)),
+            parts=tuple(_parts(problem, unit, local)),
             before=frozenset(writer[v] for v in unit.reads if v in writer) - {number},
             merge=merge_class(problem, op, operand) if is_single else None,
         )
 
 
-def _parts(problem: Problem, unit: _Unit) -> Iterator[Part]:
+def _parts(problem: Problem, unit: _Unit, local: LocalSizes | None) -> Iterator[Part]:
     """The kernels that are launched; an epilogue's reads and writes are its contraction's."""
     graph = problem.graph
     inside = {a.value for kernel in unit.kernels for a in kernel.writes}
@@ -297,7 +321,9 @@ def _parts(problem: Problem, unit: _Unit) -> Iterator[Part]:
         written = sum(a.n_bytes for a in group[-1].writes)
         yield Part(
             op_class=_class(op),
-            product=matrix_product(problem, op),
+            product=matrix_product(
+                problem, op, local.factor_parts(group[0].op) if local is not None else None
+            ),
             # What the operator itself has made stays its own: no other reads it at once.
             reads=tuple((-1 if value in inside else value, n) for value, n in reads.items()),
             written_bytes=written,
@@ -322,4 +348,4 @@ def _label(problem: Problem, op: Op) -> str:
     place = "x".join(str(dims[d]) for d in numbers.output_spatial)
     channels = f"{image[numbers.input_feature]} -> {dims[numbers.output_feature]}"
     name = "depthwise" if op.instruction.attributes.feature_group_count > 1 else "conv"
-    return f"{name} {window} {channels} at {place or prod(dims)}"
+    return f"{name} {window} {channels} at {place or math.prod(dims)}"

@@ -14,9 +14,9 @@ Only right sides that are inputs of the step, or casts of them, are stood beside
 (weights), and that is not priced: a server can do it once.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from math import prod
+import math
 
 from automap.program.problem import Problem
 from hlo_tools.graph import DTYPE_BITS, Op
@@ -62,38 +62,50 @@ class MergeClass:
     operand: int
 
 
-def matrix_product(problem: Problem, op: Op) -> Product | None:
-    """The product that a contraction is; None of other ops."""
+def matrix_product(
+    problem: Problem, op: Op, factor_parts: Sequence[int] | None = None
+) -> Product | None:
+    """The product that a contraction is; None of other ops. `factor_parts`: of how many parts of
+    each factor of its rule a device has one.
+    """
     if op.opcode not in CONTRACTIONS:
         return None
     graph = problem.graph
     arrays = [graph.values[v] for v in op.inputs[:2]]
     dtype = max((a.dtype for a in arrays), key=lambda t: DTYPE_BITS[t])
-    result = graph.values[op.outputs[0]].dims
+    rule = problem.linkage.rules[graph.values[op.outputs[0]].producer]
+    parts = factor_parts or [1] * len(rule.factors)
     numbers = op.instruction.attributes.conv
+
+    def local(dims: Sequence[int], factors: Sequence[Sequence[int]]) -> list[int]:
+        return [
+            math.ceil(size / math.prod(parts[f] for f in own))
+            for size, own in zip(dims, factors, strict=True)
+        ]
+
     if op.opcode == CONVOLUTION and numbers is not None:
-        kernel = arrays[1].dims
+        kernel = local(arrays[1].dims, rule.operands[1])
+        result = local(graph.values[op.outputs[0]].dims, rule.results[0])
         attributes = op.instruction.attributes
         groups = max(attributes.feature_group_count, attributes.batch_group_count)
         features = result[numbers.output_feature]
-        taps = prod(kernel[d] for d in numbers.kernel_spatial)
+        taps = math.prod(kernel[d] for d in numbers.kernel_spatial)
         return Product(
             groups=groups,
-            rows=prod(result) // features,
+            rows=math.prod(result) // features,
             columns=max(features // groups, 1),
             depth=taps * kernel[numbers.kernel_input_feature],
             dtype=dtype,
         )
-    rule = problem.linkage.rules[problem.graph.values[op.outputs[0]].producer]
     sides = [frozenset(f for dim in dims for f in dim) for dims in rule.operands[:2]]
-    sizes = [factor.size for factor in rule.factors]
+    sizes = [math.ceil(f.size / n) for f, n in zip(rule.factors, parts, strict=True)]
     summed = {f for f, x in enumerate(rule.factors) if x.kind is FactorKind.REDUCTION}
     both = (sides[0] & sides[1]) - summed
     return Product(
-        groups=prod(sizes[f] for f in both),
-        rows=prod(sizes[f] for f in sides[0] - both - summed),
-        columns=prod(sizes[f] for f in sides[1] - both - summed),
-        depth=prod(sizes[f] for f in summed),
+        groups=math.prod(sizes[f] for f in both),
+        rows=math.prod(sizes[f] for f in sides[0] - both - summed),
+        columns=math.prod(sizes[f] for f in sides[1] - both - summed),
+        depth=math.prod(sizes[f] for f in summed),
         dtype=dtype,
     )
 
@@ -120,7 +132,7 @@ def _dot_class(problem: Problem, op: Op, operand: object) -> MergeClass | None:
         key=(op.opcode, operand, contracted, dtypes, precision),
         padding=(),
         rest=(),
-        depth=prod(value.dims[d] for d in dims.rhs_contracting),
+        depth=math.prod(value.dims[d] for d in dims.rhs_contracting),
         weight_bytes=DTYPE_BITS[value.dtype] // 8,
         operand=op.inputs[0],
     )

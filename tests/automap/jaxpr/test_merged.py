@@ -1,4 +1,4 @@
-"""Merged products and convolutions compute what the step computes."""
+"""Steps in stages, with merged operators or streams, compute what they computed."""
 
 import jax
 from jax import lax
@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from automap.errors import PlanError
+from automap.jax_compat import stream_call
 from automap.jaxpr.flatten import flatten
-from automap.jaxpr.merged import staged
+from automap.jaxpr.merged import StageSites, staged
 
 
 def _flat(step, *args):
@@ -17,6 +18,14 @@ def _flat(step, *args):
 
 def _sites(flat, primitive):
     return [e.path for e in flat.equations if e.eqn.primitive.name == primitive]
+
+
+def _merged(sites):
+    return StageSites(groups=tuple((site,) for site in sites), is_merged=True)
+
+
+def _at_once(*groups):
+    return StageSites(groups=tuple(map(tuple, groups)), is_merged=False)
 
 
 def _convolution(x, w, stride, padding):
@@ -50,7 +59,7 @@ def test_convolutions_of_one_image_are_one_with_equal_numbers(name):
         return [jnp.tanh(_convolution(x, w, stride, padding)) for w in weights]
 
     flat = _flat(step, x, weights)
-    run = staged(flat, [(_sites(flat, "conv_general_dilated"), True)])
+    run = staged(flat, [_merged(_sites(flat, "conv_general_dilated"))], on_streams=False)
     made = jax.jit(run)(x, *weights)
     for got, expected in zip(made, step(x, weights), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
@@ -67,7 +76,7 @@ def test_products_of_one_operand_are_one_with_equal_numbers():
         return first, x @ weights[1], x @ (weights[2] * 2)
 
     flat = _flat(step, x, weights)
-    run = staged(flat, [(_sites(flat, "dot_general"), True)])
+    run = staged(flat, [_merged(_sites(flat, "dot_general"))], on_streams=False)
     for got, expected in zip(run(x, *weights), step(x, weights), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
     assert str(jax.make_jaxpr(run)(x, *weights)).count("dot_general[") == 1
@@ -79,7 +88,7 @@ def test_equations_stand_in_the_order_of_the_stages():
 
     flat = _flat(step, 1.0)
     (sine,), (cosine,), (exponential,) = (_sites(flat, name) for name in ("sin", "cos", "exp"))
-    run = staged(flat, [([exponential], False), ([cosine], False), ([sine], False)])
+    run = staged(flat, [_at_once([site]) for site in (exponential, cosine, sine)], on_streams=False)
     names = [eqn.primitive.name for eqn in jax.make_jaxpr(run)(1.0).eqns]
     assert names == ["tan", "exp", "cos", "sin"]
 
@@ -97,7 +106,7 @@ def test_what_cannot_be_merged_is_refused(what):
     sites = _sites(flat, "dot_general") + _sites(flat, "sin")
     sites = [*sites, "99"] if what == "absent" else sites
     with pytest.raises(PlanError, match="plan again|reads another"):
-        staged(flat, [(sites, True)])
+        staged(flat, [_merged(sites)], on_streams=False)
 
 
 def test_a_step_with_effects_is_refused():
@@ -106,4 +115,81 @@ def test_a_step_with_effects_is_refused():
         return x
 
     with pytest.raises(PlanError, match="effects"):
-        staged(_flat(step, 1.0), [])
+        staged(_flat(step, 1.0), [], on_streams=False)
+
+
+needs_streams = pytest.mark.skipif(
+    stream_call() is None, reason="this JAX calls nothing on streams"
+)
+
+
+def _calls(run, *args):
+    """Of each call on a stream its stage, its stream and the primitives inside, in their order."""
+    return [
+        (
+            int(eqn.params["_scheduling_group_id"]),
+            int(eqn.params["_xla_stream_annotation"]),
+            [inner.primitive.name for inner in eqn.params["jaxpr"].eqns],
+        )
+        for eqn in jax.make_jaxpr(run)(*args).eqns
+        if "_xla_stream_annotation" in eqn.params
+    ]
+
+
+@needs_streams
+def test_groups_are_calls_on_streams_with_what_they_alone_read_and_what_alone_reads_them():
+    x, a, b, c = _normal(0, 8, 8), _normal(1, 8, 4), _normal(2, 8, 6), _normal(3, 4, 6)
+
+    def step(x, a, b, c):
+        # A prologue of the first, a chain of two, epilogues of both, and what reads both.
+        first = jnp.tanh(jnp.sin(x) @ a) @ c
+        second = jnp.exp(x @ b) * 2.0
+        return first + second, (first * second).sum()
+
+    flat = _flat(step, x, a, b, c)
+    one, chain, other = _sites(flat, "dot_general")
+    run = staged(flat, [_at_once([one, chain], [other])], on_streams=True)
+    assert _calls(run, x, a, b, c) == [
+        (0, 1, ["sin", "dot_general", "tanh", "dot_general"]),
+        (0, 2, ["dot_general", "exp", "mul"]),
+    ]
+    for got, expected in zip(jax.jit(run)(x, a, b, c), step(x, a, b, c), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_streams
+def test_a_later_stage_keeps_its_own_and_shares_what_both_groups_need():
+    x, a, b = _normal(0, 8, 8), _normal(1, 8, 8), _normal(2, 8, 8)
+
+    def step(x, a, b):
+        both = jnp.cos(x)
+        left, right = both @ a, both @ b
+        return (left @ b) @ (right @ a), jnp.sin(left)
+
+    flat = _flat(step, x, a, b)
+    sites = _sites(flat, "dot_general")
+    stages = [_at_once([sites[0]], [sites[1]]), _at_once([sites[2]], [sites[3]])]
+    run = staged(flat, stages, on_streams=True)
+    assert _calls(run, x, a, b) == [
+        (0, 1, ["dot_general", "sin"]),
+        (0, 2, ["dot_general"]),
+        (1, 1, ["dot_general"]),
+        (1, 2, ["dot_general"]),
+    ]
+    for got, expected in zip(jax.jit(run)(x, a, b), step(x, a, b), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_streams
+def test_a_loop_in_a_stage_is_an_order_only():
+    x, a = _normal(0, 8, 8), _normal(1, 8, 8)
+
+    def step(x, a):
+        return lax.fori_loop(0, 3, lambda _, y: y @ a, x), x @ a
+
+    flat = _flat(step, x, a)
+    (loop,) = _sites(flat, "scan") or _sites(flat, "while")
+    run = staged(flat, [_at_once([loop], _sites(flat, "dot_general"))], on_streams=True)
+    assert not _calls(run, x, a)
+    for got, expected in zip(run(x, a), step(x, a), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

@@ -1,7 +1,9 @@
 """Stream plans as a user gets them: the command, the function, the file, the run."""
 
 from functools import cache
+from importlib.util import find_spec
 import json
+import re
 
 from click.testing import CliRunner
 import jax
@@ -11,14 +13,25 @@ import pytest
 import automap
 from automap.api.plan import Plan
 from automap.cli import main
+from automap.config import Options
+from automap.deadline import Deadline
 from automap.errors import InputError, PlanError, TopologyError
-from automap.program import load_target
+from automap.planner.records import sharded_graph
+from automap.planner.sharding import find
+from automap.planner.streams import priced_operators
+from automap.program import load_target, trace_step
+from automap.streams.schedule import find_schedule
+from automap.streams.strategies import Limits
+from automap.topology import get_topology
 from automap.topology.gpu_devices import MULTIPROCESSORS
+from automap.verify.compilers import CompilerMachine
 from automap.verify.gpu_targets import GPU_TARGETS
+from automap.verify.worker import compiler_devices
 from models.training import random_batch
 
 
 SLOW = pytest.mark.slow
+IOS = Limits(groups=8, group_size=3)
 MODELS = {
     "squeezenet": "squeezenet_small",
     "inception": "inception_small_forward",
@@ -135,7 +148,6 @@ def test_the_decorator_runs_such_a_plan():
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"topology": "8xv100"}, InputError, "one device.*8xv100 has 8.*1xv100"),
         ({"topology": "v5e:1x1"}, TopologyError, "multiprocessors.*allowed: k80"),
         ({"strategy": "beam"}, InputError, "unknown strategy 'beam' of streams; allowed: auto"),
         ({"groups": 0}, InputError, "--groups 0: allowed: auto, or an integer from 1"),
@@ -146,6 +158,49 @@ def test_the_decorator_runs_such_a_plan():
 def test_what_cannot_be_is_refused(options, error, match):
     with pytest.raises(error, match=match):
         planned(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("squeezenet:squeezenet_small", "batch"), ("llama_serving:serving_tiny", "requests")],
+)
+def test_the_parts_of_a_device_are_the_operators_of_a_smaller_batch(name, size):
+    topology = get_topology("2xh100")
+    parts = []
+    for batch, devices in ((6, 2), (3, 1)):
+        step, args = load_target(f"models.{name}", {size: str(batch)})
+        workload = trace_step(step, args, platform="cuda")
+        outcome = find(workload, topology, Options(preset="data-parallel", budget_seconds=60))
+        local = sharded_graph(outcome) if devices > 1 else None
+        operators = priced_operators(workload, topology, local).operators
+        parts.append([part for op in operators for part in op.parts])
+    for field in ("product", "written_bytes", "runs", "op_class"):
+        assert [getattr(p, field) for p in parts[0]] == [getattr(p, field) for p in parts[1]]
+    assert any(part.product is not None for part in parts[0])
+
+
+def test_sharding_and_streams_are_chosen_together(tmp_path):
+    step, args = load_target("models.llama_serving:serving_tiny", {})
+    plan = automap.plan(step, args, topology="2xh100", space="streams", budget=4)
+    assert plan.mesh.device_count == 2
+    stages = sum(stage.seconds for stage in plan.streams.stages)
+    waiting = plan.predicted.collective_seconds
+    assert plan.predicted.step_seconds == pytest.approx(stages + waiting)
+    assert automap.simulate(plan).step_seconds == pytest.approx(plan.predicted.step_seconds)
+    assert all(stage.together == "concurrent" for stage in plan.streams.stages)
+    # No preset's sharding, with stages of its own, takes less.
+    workload = trace_step(step, args, platform="cuda")
+    for preset in ("data-parallel", "megatron"):
+        options = Options(preset=preset, budget_seconds=60)
+        outcome = find(workload, get_topology("2xh100"), options)
+        priced = priced_operators(workload, outcome.topology, sharded_graph(outcome))
+        schedule = find_schedule(priced, "auto", IOS, Deadline.never())
+        seconds = schedule.seconds + outcome.best.estimate.collective_seconds
+        assert plan.predicted.step_seconds <= seconds * (1 + 1e-9)
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    plan.jit(step, devices=jax.devices()[:2]).lower(*args)
+    assert "stages on several devices are predicted only" in plan.explain()
 
 
 def test_options_of_streams_are_refused_elsewhere():
@@ -239,6 +294,49 @@ def test_the_command_plans_and_compares(tmp_path):
     refused = runner.invoke(main, ["plan", *arguments, "--strategy", "dos", "--group-size", "no"])
     assert refused.exit_code == 2
     assert "--group-size no: allowed: auto, or an integer from 1" in refused.output
+
+
+@pytest.mark.gpu_compiler
+@pytest.mark.slow
+@pytest.mark.skipif(
+    find_spec("jax_cuda12_plugin") is None or find_spec("nvidia") is None,
+    reason="ptxas or the CUDA plugin is not installed (extra gpu-compiler)",
+)
+@pytest.mark.parametrize("topology", ["1xv100", "1xh100"])
+def test_xla_starts_all_groups_of_a_stage_on_their_own_streams_and_runs_merged_ones_as_one(
+    topology,
+):
+    step, args = target("inception")
+    plan = planned("inception", topology=topology)
+    machine = CompilerMachine(
+        compiler="gpu", device_count=1, kind=topology.removeprefix("1x"), grid="1x1x1"
+    )
+    lowered = plan.jit(step, devices=compiler_devices(machine)).lower(*args)
+    program = lowered.compile().as_text()
+    entry = program[program.index("\nENTRY ") :]
+    calls = re.findall(
+        r"call-(start|done)\(.*_scheduling_group_id=\"(\d+)\",_xla_stream_annotation=\"(\d+)\"",
+        entry,
+    )
+    stages = {
+        str(number): len(stage.groups)
+        for number, stage in enumerate(plan.streams.stages)
+        if stage.together == "concurrent" and len(stage.groups) > 1
+    }
+    assert stages
+    assert {number for _, number, _ in calls} == set(stages)
+    for number, count in stages.items():
+        own = [(what, stream) for what, group, stream in calls if group == number]
+        # No group is waited for before all have been started.
+        assert [what for what, _ in own] == ["start"] * count + ["done"] * count
+        assert {stream for what, stream in own} == {str(n + 1) for n in range(count)}
+    merged = sum(
+        len(s.groups) - 1
+        for s in plan.streams.stages
+        if s.together == "merged" and s.groups[0][0].label.startswith("conv")
+    )
+    plain = str(jax.make_jaxpr(step)(*args)).count("conv_general_dilated[")
+    assert program.count('custom_call_target="__cudnn$conv') == plain - merged
 
 
 def test_multiprocessors_are_those_that_the_compiler_is_told():
