@@ -62,7 +62,8 @@ def serve(
     frequencies = model.config.theta ** (-jnp.arange(half) / half)
     angles = (position + jnp.arange(tokens.shape[1]))[:, None] * frequencies
     x, written = model.tokens(tokens), []
-    for layer, cache in zip(model.layers, caches, strict=True):
+    layers: Any = model.layers  # a list: they are not scanned here
+    for layer, cache in zip(layers, caches, strict=True):
         y, own = cached_attention(layer.attention, layer.attention_norm(x), cache, position, angles)
         written.append(own)
         x = x + y

@@ -118,8 +118,7 @@ class _Order:
             else:
                 self._done.add(latest.path)
                 todo.pop()
-                is_dropped = is_constraint(latest.eqn)
-                self.eqns.append(drop_constraint(latest.eqn) if is_dropped else latest.eqn)
+                self.eqns.append(_free(latest.eqn))
 
     def emit_merged(self, sites: Sequence[str]) -> None:
         """One equation for several. Raises `PlanError` if they cannot be one."""
@@ -158,7 +157,7 @@ class _Order:
         self._add_epilogues(bodies)
         equations = [[self._by_site[path] for path in body] for body in bodies]
         self.eqns += concurrent_equations(
-            [[each.eqn for each in body] for body in equations],
+            [[_free(each.eqn) for each in body] for body in equations],
             self._results(bodies),
             lambda function, stream: call(function, stream, number),
         )
@@ -296,6 +295,11 @@ def has_inner(equation: Equation) -> bool:
         for parameter in equation.eqn.params.values()
         for value in (parameter if isinstance(parameter, (tuple, list)) else (parameter,))
     )
+
+
+def _free(eqn: Any) -> Any:
+    """An equation without a sharding that the user asked for: one device has all of everything."""
+    return drop_constraint(eqn) if is_constraint(eqn) else eqn
 
 
 def _free_variables(body: Sequence[Any]) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 import jax
 from jax import lax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
@@ -193,3 +194,21 @@ def test_a_loop_in_a_stage_is_an_order_only():
     assert not _calls(run, x, a)
     for got, expected in zip(run(x, a), step(x, a), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_streams
+def test_a_users_sharding_in_a_group_is_left_out_on_one_device():
+    x, a, b = _normal(0, 8, 8), _normal(1, 8, 8), _normal(2, 8, 8)
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    whole = NamedSharding(mesh, PartitionSpec("data"))
+
+    def step(x, a, b):
+        return jnp.tanh(lax.with_sharding_constraint(x @ a, whole)), x @ b
+
+    flat = _flat(step, x, a, b)
+    one, other = _sites(flat, "dot_general")
+    run = staged(flat, [_at_once([one], [other])], on_streams=True)
+    assert [names for *_, names in _calls(run, x, a, b)] == [
+        ["dot_general", "optimization_barrier", "tanh"],
+        ["dot_general"],
+    ]

@@ -170,8 +170,10 @@ def test_the_parts_of_a_device_are_the_operators_of_a_smaller_batch(name, size):
     for batch, devices in ((6, 2), (3, 1)):
         step, args = load_target(f"models.{name}", {size: str(batch)})
         workload = trace_step(step, args, platform="cuda")
-        outcome = find(workload, topology, Options(preset="data-parallel", budget_seconds=60))
-        local = sharded_graph(outcome) if devices > 1 else None
+        local = None
+        if devices > 1:
+            options = Options(preset="data-parallel", budget_seconds=60)
+            local = sharded_graph(find(workload, topology, options))
         operators = priced_operators(workload, topology, local).operators
         parts.append([part for op in operators for part in op.parts])
     for field in ("product", "written_bytes", "runs", "op_class"):
