@@ -16,7 +16,7 @@ BIN = .venv/bin
 PARALLEL = -q -n 2 --dist loadfile
 NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler and not corpus
 
-.PHONY: demo test test-slow test-compilers test-corpus test-newest docs fuzz clean
+.PHONY: demo test test-slow test-compilers test-corpus test-examples test-newest docs fuzz clean
 
 # What plans and trains the models of this repository: no agents (torch), no linters.
 .venv/models: pyproject.toml constraints.txt
@@ -71,6 +71,16 @@ test-compilers: .venv/compilers
 test-corpus: .venv-corpus/ready
 	.venv-corpus/bin/pytest -q -m corpus tests/corpus
 
+# The projects of the folder examples, in all their frameworks.
+.venv-examples/ready: pyproject.toml constraints.txt
+	$(call need_python,$(PYTHON),PYTHON)
+	$(PYTHON) -m venv .venv-examples
+	.venv-examples/bin/pip install -q -c constraints.txt -e '.[examples]' pytest hypothesis
+	touch $@
+
+test-examples: .venv-examples/ready
+	.venv-examples/bin/pytest -q -m 'slow or not slow' tests/examples
+
 .venv-newest/ready: pyproject.toml
 	$(call need_python,$(NEWEST),NEWEST)
 	$(NEWEST) -m venv .venv-newest
@@ -81,4 +91,4 @@ test-newest: .venv-newest/ready
 	.venv-newest/bin/pytest $(PARALLEL)
 
 clean:
-	rm -rf .venv .venv-corpus .venv-newest build *.egg-info
+	rm -rf .venv .venv-corpus .venv-examples .venv-newest build *.egg-info

@@ -18,6 +18,7 @@ SearchSpace = Literal["sharding", "pipeline", "hybrid", "streams"]
 Layers = Literal["folded", "apart"]
 UnknownOps = Literal["replicate", "refuse"]
 CompilerName = Literal["cpu", "gpu", "tpu"]
+OtherProgram = Literal["maxtext", "megatron"]
 
 # A search that is done ends before it; when it is over the best plan so far is taken.
 DEFAULT_BUDGET_SECONDS: Final = 30.0

@@ -26,7 +26,7 @@ BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 # Packages of this repository are inside of automap in a wheel.
 # Files that readers make as they follow a page.
-MADE = {"train.py", "kernel.py"}
+MADE = {"train.py", "kernel.py", "handmade.py"}
 IN_A_WHEEL = {"automap.hlo_tools", "automap.rl"}
 
 

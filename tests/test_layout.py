@@ -59,7 +59,7 @@ def arrows(path: PurePath, source: str) -> Iterator[str]:
 
 
 def torch_outside_rl(path: PurePath, source: str) -> Iterator[str]:
-    if path.parts[0] not in {"rl", "scripts", "tests"}:
+    if path.parts[0] not in {"rl", "scripts", "tests", "examples"}:
         for line, name in _imported(ast.parse(source)):
             if name == "torch":
                 yield f"{path}:{line}: only rl imports torch"

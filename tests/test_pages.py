@@ -20,6 +20,7 @@ PAGES = (
     "how-to/custom-calls.md",
     "how-to/cache.md",
     "how-to/hlo.md",
+    "how-to/move-in.md",
 )
 
 

@@ -4,117 +4,20 @@ runs it.
 Results go to stdout, progress and warnings to stderr, and what a target prints too. The exit status
 says why a command ended (`automap.exit_status`).
 
-The options of a plan are made from their description in `automap.config`    -> in: `flag`
+The options of a plan are made from their description in `automap.config`
+                                                           -> in: `automap.cli.parameters.flag`
 """
 
-from collections.abc import Mapping
-import os
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Final, get_args
 
 import click
-from click.shell_completion import CompletionItem
 
 from automap import __version__, choices, compiler_options
-from automap.choices import Option
-from automap.cli.group import CONTEXT_SETTINGS, Command, Group, verbosity_options
+from automap.cli.group import CONTEXT_SETTINGS, Command, Group
+from automap.cli.parameters import Machine, WrittenPath, flag, table, verbosity_options
 from automap.config import TOPOLOGY, described_options
 from automap.exit_status import MEANING
-
-
-class OneOf(click.ParamType):
-    """A text that completes to known names; which of them an option allows is checked with the
-    others.
-    """
-
-    name = "text"
-
-    def __init__(self, *tables: Mapping[str, str]) -> None:
-        """Tables of names with a line on each; a name of several has the first one's."""
-        # Reversed, so that the first table's line is the one that is left.
-        self._lines = {name: line for table in reversed(tables) for name, line in table.items()}
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """The names that begin so."""
-        return [
-            CompletionItem(name, help=line)
-            for name, line in self._lines.items()
-            if name.startswith(incomplete)
-        ]
-
-
-class Machine(click.ParamType):
-    """A name of the catalogue, which completes to its examples, or a TOML file."""
-
-    name = "text"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        """The examples that begin so."""
-        # Loads numpy, for which a command line that is read would have to wait.
-        from automap.topology import catalogue_entries
-
-        return [
-            CompletionItem(entry.example, help=entry.pattern)
-            for entry in catalogue_entries()
-            if entry.example.startswith(incomplete)
-        ]
-
-
-class WrittenPath(click.Path):
-    """Where something is written: below the folder in which the command was started, wherever a
-    target goes.
-    """
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The absolute path."""
-        # While the command line is read, before a target changes the folder.
-        return super().convert(os.path.abspath(value), param, ctx)
-
-
-def table(title: str, names: Mapping[str, str]) -> str:
-    """A paragraph of help with a line for each name."""
-    width = max(map(len, names))
-    rows = (f"  {name:{width}}  {line}" for name, line in names.items())
-    # The control character tells click to leave the lines as they are.
-    return "\n".join(("\b", f"{title}:", *rows))
-
-
-def flag(option: Option, kind: click.ParamType | None = None) -> click.Option:
-    """The option of the command, by default of its own type; its value has the option's name."""
-    name = option.flag or f"--{option.name.replace('_', '-')}"
-    is_switch = option.type is bool
-    # Only these are shown in the help; a default of nothing is said in the sentence.
-    has_default = not (is_switch or option.default is None or option.default == ())
-    return click.Option(
-        [name, option.name],
-        type=None if is_switch else kind or _click_type(option),
-        is_flag=is_switch,
-        multiple=option.is_repeated,
-        required=option.is_required,
-        metavar=option.metavar,
-        help=option.text("command"),
-        **({"default": option.default, "show_default": True} if has_default else {}),
-    )
-
-
-def _click_type(option: Option) -> Any:
-    # Names complete in a shell and are checked by `Options`, which knows in which space each is
-    # allowed.
-    if option.choices:
-        return OneOf(*(known.names for known in option.choices))
-    if get_origin(option.type) is Literal:
-        return click.Choice(get_args(option.type))
-    # Of a union, as `str | Path | None`, the kind of value that a text on the command line is.
-    types = get_args(option.type) or (option.type,)
-    if Path in types:
-        return click.Path(dir_okay=False)
-    if option.is_repeated or str in types:
-        return str
-    return float if float in types else int
 
 
 # Shared by several commands: click's options have no state, so one object may be in many.
@@ -368,6 +271,47 @@ CALIBRATE: Final = Command(
     ),
 )
 
+OTHER_PROGRAM: Final = click.Choice(get_args(choices.OtherProgram))
+
+EXPORT: Final = Command(
+    "export",
+    runs="automap.cli.run.export",
+    summary="Write a plan as the configuration of another program.",
+    details=(
+        "MaxText's and Megatron-LM's say degrees of parallelism, which is less than a plan says: "
+        "what they leave out is said on stderr.",
+    ),
+    examples=(
+        "automap export plan.json --to maxtext",
+        "automap export plan.json --to megatron --json",
+    ),
+    params=(
+        PLAN_FILE,
+        click.Option(["--to", "program"], type=OTHER_PROGRAM, required=True),
+        JSON,
+    ),
+)
+
+DEGREES: Final = Command(
+    "degrees",
+    runs="automap.cli.run.degrees",
+    summary="Read the configuration of another program; print the options of `automap plan`.",
+    details=(
+        "CONFIG is a MaxText configuration (YAML), or a script or YAML file with Megatron-LM's "
+        "arguments. What is printed stands behind `automap plan TARGET --topology TOPOLOGY`.",
+    ),
+    examples=(
+        "automap degrees llama.yml --from maxtext --topology v5p:4x4x4",
+        "automap degrees pretrain.sh --from megatron --topology 4x8xh100 --json",
+    ),
+    params=(
+        click.Argument(["config"], type=click.Path(dir_okay=False)),
+        click.Option(["--from", "program"], type=OTHER_PROGRAM, required=True),
+        flag(TOPOLOGY, Machine()),
+        JSON,
+    ),
+)
+
 COMPLETION: Final = Command(
     "completion",
     runs="automap.cli.run.completion",
@@ -382,7 +326,18 @@ COMPLETION: Final = Command(
 
 main: Final = Group(
     "automap",
-    commands=[PLAN, COMPARE, EXPLAIN, VERIFY, SIMULATE, TOPOLOGIES, CALIBRATE, COMPLETION],
+    commands=[
+        PLAN,
+        COMPARE,
+        EXPLAIN,
+        VERIFY,
+        SIMULATE,
+        TOPOLOGIES,
+        CALIBRATE,
+        EXPORT,
+        DEGREES,
+        COMPLETION,
+    ],
     help="Plan how to run a single-device JAX step on many devices.",
     epilog="\b\nExamples:\n"
     "  $ automap plan train:small --topology v5e:4x4 -o plan.json\n"

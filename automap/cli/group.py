@@ -14,11 +14,12 @@ import warnings
 
 import click
 
+from automap.cli.parameters import verbosity_options
 from automap.cli.streams import leave_stdout, own_stdout, without_notices
 from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
 from automap.interrupts import Terminated, importing, interruptible
-from automap.terminal import VERBOSITY_KEY, Verbosity, say, say_error, verbosity
+from automap.terminal import Verbosity, say, say_error, verbosity
 from hlo_tools.collector import skip_final_collection
 
 
@@ -170,38 +171,6 @@ def _drop_what_is_left() -> None:
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, descriptor)
     os.close(nothing)
-
-
-def _choose_verbosity(level: Verbosity) -> Callable[..., None]:
-    def choose(ctx: click.Context, param: click.Parameter, is_given: bool) -> None:  # noqa: FBT001
-        before = ctx.meta.get(VERBOSITY_KEY, level)
-        if is_given and before is not level:
-            raise click.UsageError("--quiet and --verbose exclude each other; give one", ctx)
-        if is_given:
-            # Shared by the contexts of the group and of its commands.
-            ctx.meta[VERBOSITY_KEY] = level
-
-    return choose
-
-
-def verbosity_options() -> tuple[click.Option, ...]:
-    """`--quiet` and `--verbose`, which stand before a command's name or behind it."""
-    sentences = {
-        Verbosity.QUIET: "say nothing on stderr but why there is no result",
-        Verbosity.VERBOSE: "say each step of the work, and show whole tracebacks of your code",
-    }
-    return tuple(
-        click.Option(
-            [f"-{level.name[0].lower()}", f"--{level.name.lower()}"],
-            is_flag=True,
-            expose_value=False,
-            callback=_choose_verbosity(level),
-            # Before the others, whose reading may say something.
-            is_eager=True,
-            help=sentence,
-        )
-        for level, sentence in sentences.items()
-    )
 
 
 class Command(click.Command):

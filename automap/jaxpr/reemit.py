@@ -135,6 +135,10 @@ class Reemitter:
         rewriter = _Marks(self._rules) if constraints == "marked" else _OneDevice()
         return _as_function(_emit(self.flat, lambda _: _Scopes(rewriter)))
 
+    def freed(self) -> Callable[..., list[Any]]:
+        """The same without the user's constraints, and with the names that the step itself has."""
+        return _as_function(_emit(self.flat, lambda _: _OneDevice()))
+
     def constrained(
         self,
         constraints: Mapping[str, PartitionSpec],

@@ -5,6 +5,8 @@ no code.
                          (`automap.plan.codec`)
 `automap.plan.codec`     reading and writing frozen records as JSON, driven by their type
                          hints; no code is ever run
+`automap.plan.degrees`   a plan as degrees of parallelism, the way MaxText and Megatron-LM are
+                         configured, and back
 `automap.plan.diff`      what differs between two plans, as text: one section per kind of fact,
                          empty ones left out
 `automap.plan.explain`   a plan as text: the header and every decision, or one input or

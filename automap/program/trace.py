@@ -1,7 +1,7 @@
 """Step -> HLO -> problem. Arguments may be `jax.ShapeDtypeStruct`s: nothing is allocated."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,14 @@ import jax
 
 from automap.choices import Layers
 from automap.errors import InputError
+from automap.jax_compat import weak_shape
 from automap.jaxpr.reemit import Reemitter
 from automap.program.imposed import agreed
 from automap.program.problem import Problem
 from automap.program.problem_build import build_problem
 from automap.step.call import TracedCall
 from automap.step.lost_state import lost_state
-from automap.step.own_shardings import ImposedEnds
+from automap.step.own_shardings import ImposedEnds, OwnShardings
 from automap.step.step import traced_call
 from automap.step.user_mesh import UserMesh, user_mesh
 from hlo_tools.collector import collector_paused
@@ -148,6 +149,15 @@ def program_sha256(call: TracedCall, platform: str, rules: Mapping[str, Notation
     """The fingerprint of the program that a traced call is lowered to, as `Workload.hlo_sha256`."""
     module, _ = _module(Reemitter(call.jaxpr, rules), call.jaxpr.in_avals, platform, "the step")
     return fingerprint(flatten(module, rules))
+
+
+def without_own_shardings(call: TracedCall, rules: Mapping[str, Notation]) -> TracedCall:
+    """The call of the same step with the shardings in its code taken out, those of `shard_map`
+    apart, which belong to what its body computes.
+    """
+    avals = [weak_shape(aval) for aval in call.jaxpr.in_avals]
+    jaxpr = jax.jit(Reemitter(call.jaxpr, rules).freed()).trace(*avals).jaxpr
+    return replace(call, jaxpr=jaxpr, own_shardings=OwnShardings({}, {}))
 
 
 def mesh_of_call(call: TracedCall, reemitter: Reemitter) -> UserMesh | None:
