@@ -294,8 +294,10 @@ def read_megatron(text: str, device_count: int) -> Degrees:
         raise InputError(f"{inside} on {device_count} devices: each has to divide what is left")
     data: Role = "fsdp" if is_on("use-megatron-fsdp", "use-torch-fsdp2") else "data"
     left = device_count // said // inside.get("expert", 1)
+    if left > 1:
+        inside[data] = left
     return Degrees(
-        inside=inside | ({data: left} if left > 1 else {}),
+        inside=inside,
         between={},
         splits_sequence=is_on("sequence-parallel"),
         splits_optimizer=is_on("use-distributed-optimizer"),
