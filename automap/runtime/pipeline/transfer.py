@@ -230,7 +230,7 @@ def send(value: Any, to: NamedSharding, *, donate: bool = False) -> jax.Array:
     is donated. The call returns at once.
     """
     if isinstance(value, jax.Array) and value.sharding.is_equivalent_to(to, value.ndim):
-        return value
+        return _on_mesh(value, to)
     if jax.process_count() == 1:
         return jax.device_put(value, to, donate=donate)
     if _is_key(value):
@@ -243,6 +243,22 @@ def send(value: Any, to: NamedSharding, *, donate: bool = False) -> jax.Array:
     if jax.process_index() not in numbers:
         return absent(value, to)
     return carry(value, to) if len(numbers) > 1 else jax.device_put(value, to)
+
+
+def _on_mesh(value: jax.Array, to: NamedSharding) -> jax.Array:
+    """A value that lies as `to` says, with the names of its mesh: operands of one operation may not
+    have different ones.
+    """
+    own = value.sharding
+    if not isinstance(own, NamedSharding) or own.mesh == to.mesh:
+        return value
+    if jax.process_count() == 1:
+        return jax.device_put(value, to)
+    if _is_key(value):
+        numbers = _on_mesh(jax.random.key_data(value), to)
+        return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(value))
+    shards = [shard.data for shard in value.addressable_shards]
+    return jax.make_array_from_single_device_arrays(value.shape, to, shards)
 
 
 def fetch(tree: Any) -> Any:

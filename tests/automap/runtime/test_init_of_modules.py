@@ -97,3 +97,43 @@ def test_nnx_modules_and_the_random_streams_they_are_made_with(first):
     equal(nnx.state(born), nnx.state(plain))
     born = nnx.to_pure_dict(nnx.state(step.init(lambda: nnx_state(nnx.Rngs(0)))))
     assert _lie_as_planned(step.plan, ("[0]", "[1]"), born)
+
+
+class Noisy(nnx.Module):
+    """Streams of random keys that a step counts on and does not change, and statistics that it
+    changes.
+    """
+
+    def __init__(self, rngs):
+        self.up = nnx.Linear(8, 16, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.down = nnx.Linear(16, 4, rngs=rngs)
+
+    def __call__(self, x):
+        return self.down(self.dropout(self.norm(self.up(x))))
+
+
+def noisy_state(seed):
+    model = Noisy(nnx.Rngs(seed))
+    return model, nnx.Optimizer(model, TX, wrt=nnx.Param)
+
+
+def noisy_step(model, optimizer, batch):
+    def loss(model):
+        return jnp.mean((model(batch["x"]) - batch["y"]) ** 2)
+
+    value, grads = nnx.value_and_grad(loss)(model)
+    optimizer.update(model, grads)
+    return value
+
+
+def test_leaves_that_a_step_leaves_alone_lie_on_the_mesh_of_those_that_it_changes():
+    """Before there is a plan they are born on a mesh of other names; JAX refuses to mix these."""
+    step = automap.parallelize(noisy_step, **OPTIONS)
+    model, optimizer = step.init(noisy_state, 0)
+    plain_model, plain_optimizer = noisy_state(0)
+    for _ in range(3):
+        loss = step(model, optimizer, BATCH)
+        expected = noisy_step(plain_model, plain_optimizer, BATCH)
+        assert float(loss) == pytest.approx(float(expected), rel=1e-4)
