@@ -16,6 +16,7 @@ from automap.errors import InputError
 # Literals and not enums: users write these as texts, in Python as on the command line.
 SearchSpace = Literal["sharding", "pipeline", "hybrid", "streams"]
 Layers = Literal["folded", "apart"]
+LeverName = Literal["remat"]
 UnknownOps = Literal["replicate", "refuse"]
 CompilerName = Literal["cpu", "gpu", "tpu"]
 OtherProgram = Literal["maxtext", "megatron"]
@@ -54,6 +55,10 @@ PIPELINE_STRATEGIES: Final[Mapping[str, str]] = {
 }
 
 HYBRID_STRATEGIES: Final[Mapping[str, str]] = {"auto": "the best of one program and of stages"}
+
+LEVERS: Final[Mapping[str, str]] = {
+    "remat": "compute values of the forward pass again in the backward pass",
+}
 
 STREAM_STRATEGIES: Final[Mapping[str, str]] = {
     "auto": "dos with IOS's limits: 8 groups a stage, 3 operators a group",

@@ -26,6 +26,7 @@ from automap.choices import KnownNames, Layers, Option, SearchSpace, UnknownOps
 from automap.errors import InputError
 from automap.option_values import (
     read_count,
+    read_levers,
     read_memory_limit,
     read_mesh,
     read_pins,
@@ -231,6 +232,19 @@ class Options:
         )
     )
 
+    levers: tuple[str, ...] = _described(
+        Option(
+            name="levers",
+            type=str,
+            default="auto",
+            help="what may trade time for memory where memory decides: auto (all), none, or names "
+            "separated by commas",
+            choices=(KnownNames(names=choices.LEVERS),),
+            read=read_levers,
+        )
+    )
+    """By name; they are of one program for all devices."""
+
     seed: int = _described(
         Option(
             name="seed",
@@ -334,6 +348,7 @@ class OptionKeywords(TypedDict, total=False):
     microbatches: int | str
     groups: int | str
     group_size: int | str
+    levers: str
     seed: int
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from automap.choices import UnknownOps
+from automap.choices import LEVERS, UnknownOps, check_known
 from automap.errors import InputError
 from automap.plan.checks import MAX_INTEGER
 
@@ -61,6 +61,18 @@ def read_memory_limit(gib: float | None) -> float | None:
 def read_pins(given: str | Sequence[str]) -> tuple[str, ...]:
     """Each pin."""
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def read_levers(given: str) -> tuple[str, ...]:
+    """The levers that may be used: all of auto, none of none."""
+    if given in ("auto", "none"):
+        return tuple(LEVERS) if given == "auto" else ()
+    names = tuple(dict.fromkeys(given.split(",")))
+    for name in names:
+        check_known("lever", name, ("auto", "none", *LEVERS))
+    if not set(names) <= set(LEVERS):
+        raise InputError(f"levers {given!r}: allowed: auto, none, or {', '.join(LEVERS)}")
+    return names
 
 
 def read_rules(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

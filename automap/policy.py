@@ -18,8 +18,9 @@ class Policy:
     Counts are integers. `*_seconds` are seconds of work on a nominal machine, which are counted and
     not timed. `far_start` is a ratio of two steps, `price_reach` a distance of logarithms of sizes,
     `*_error` are standard deviations of logarithms, and the rest are fractions: of a step
-    (`close_start`, `bound_by_memory`, `open_gap`, `preset_margin`, `preset_margin_off_chip`,
-    `error_reach`, `least_improvement`), or of the work of a step (`least_*work*`).
+    (`close_start`, `bound_by_memory`, `lever_gain`, `open_gap`, `preset_margin`,
+    `preset_margin_off_chip`, `error_reach`, `least_improvement`), or of the work of a step
+    (`least_*work*`).
     """
 
     small_space: int
@@ -29,6 +30,7 @@ class Policy:
     close_start: float
     walk_seconds: float
     bound_by_memory: float
+    lever_gain: float
     exact_seconds: float
     open_gap: float
     open_walks: int

@@ -31,9 +31,10 @@ from automap.config import Options
 from automap.errors import CacheWarning, PlanError
 from automap.interrupts import note_interrupts
 from automap.jaxpr.reemit import Reemitter
+from automap.jaxpr.rematerialize import levered_call
 from automap.plan.file import layout
 from automap.plan.record import PlanRecord
-from automap.planner.sharding import find
+from automap.planner.levers import find_with_levers
 from automap.planner.spaces import plan_workload
 from automap.program.check import check_is_planned, check_program
 from automap.program.trace import lower_call
@@ -105,7 +106,7 @@ def plan_call(
                 # Ctrl-C that is noted in the search ends its refinement too.
                 until_the_end.enter_context(note_interrupts())
             # All that was priced, and not the best plan alone: a compiler may refuse the best.
-            outcome = find(workload, topology, options, on_progress=progress.update)
+            outcome = find_with_levers(workload, topology, options, on_progress=progress.update)
         if refinement is not None:
             planned = refined_plan(workload, outcome, call, options, refinement)
         else:
@@ -149,6 +150,10 @@ def load_cached(folder: Path, key: str, call: TracedCall, reemitter: Reemitter) 
     try:
         # The folder is anyone's: the file is held against the step as one from elsewhere would be.
         plan = Plan.load(path)
+        if plan.levers is not None:
+            rules = user_rules(plan.workload.rules)
+            call = levered_call(call, plan.levers, rules)
+            reemitter = Reemitter(call.jaxpr, rules)
         check_is_planned(plan, call, reemitter)
         check_program(plan, call)
     except PlanError:

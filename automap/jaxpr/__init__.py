@@ -1,6 +1,10 @@
 """A step's jaxpr as data: numbered equations, their names in HLO, constraints put in,
 microbatches.
 
+`automap.jaxpr.again`         what is computed again of a block: the equations that make a
+                              value, behind what is kept
+`automap.jaxpr.blocks`        blocks of a step's forward pass: repeated layers, the bodies of
+                              loops, and what lies between
 `automap.jaxpr.convolutions`  convolutions written out for each device: halos by ppermute, sums
                               by psum, the convolution local
 `automap.jaxpr.fingerprint`   fingerprint of a step's equations: the SHA-256 of a text without
@@ -18,6 +22,8 @@ microbatches.
                               against it and turned into equations
 `automap.jaxpr.reemit`        re-emitting a step: the same equations again, each under its
                               site's name, or with constraints added
+`automap.jaxpr.rematerialize`  a step that computes values of its forward pass again in its
+                              backward pass, instead of keeping them
 `automap.jaxpr.replacements`  equations in the place of those that XLA's partitioner runs
                               badly, or not at all
 `automap.jaxpr.sites`         sites: the names of a step's equations, readable in the HLO that

@@ -12,6 +12,8 @@ no code.
 `automap.plan.explain`   a plan as text: the header and every decision, or one input or
                          decision with its reason
 `automap.plan.file`      the plan file: bytes to JSON values and back
+`automap.plan.levers`    the `levers` field of a plan: what trades time for memory, each as
+                         data that is applied again without a search
 `automap.plan.parts`     what a plan consists of: one frozen record per object of the plan file
 `automap.plan.pipeline`  the `pipeline` field of a plan: stages on devices of their own, their
                          schedule, and what each is predicted to be

@@ -5,6 +5,7 @@ import dataclasses
 from typing import Final
 
 from automap.plan.explain import cut, order_text, search_text, spec_text, verified_text
+from automap.plan.levers import levers_text
 from automap.plan.parts import DecisionRecord, LeafRecord
 from automap.plan.pipeline import pipeline_text
 from automap.plan.rates import RatesRecord, mfu_text
@@ -57,6 +58,7 @@ def _summary(plan: PlanRecord) -> Mapping[str, str]:
         "order of devices": order_text(plan.mesh.devices),
         "pipeline": pipeline_text(plan.pipeline),
         "streams": streams_text(plan.streams),
+        "levers": levers_text(plan.levers),
         "topology": plan.topology["name"],
         "target": plan.workload.target,
         "verified": verified_text(plan.verified) if plan.verified else "no",

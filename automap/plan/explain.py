@@ -8,6 +8,7 @@ from typing import Final
 
 from automap.errors import PlanError
 from automap.plan.checks import Spec
+from automap.plan.levers import levers_lines
 from automap.plan.parts import (
     ConflictRecord,
     DecisionRecord,
@@ -207,6 +208,8 @@ def _header(plan: PlanRecord) -> list[str]:
         lines += pipeline_lines(plan.pipeline, {leaf.path: leaf.role for leaf in plan.inputs})
     if plan.streams is not None:
         lines += streams_lines(plan.streams)
+    if plan.levers is not None:
+        lines += levers_lines(plan.levers)
     return [*lines, f"found by {search_text(plan)}"]
 
 

@@ -26,6 +26,7 @@ from automap.plan.checks import (
     refuse,
     repeated,
 )
+from automap.plan.levers import LeversRecord as LeversRecord
 from automap.plan.parts import (
     CollectiveRecord as CollectiveRecord,
     ConflictRecord as ConflictRecord,
@@ -71,6 +72,8 @@ class PlanRecord:
     - `pipeline`: the stages; None for one program on all devices.
     - `placement`: always None; it is for plans of later versions.
     - `streams`: the operators of one device in stages; None where they run one after another.
+    - `levers`: what trades time for memory, applied to the step before its shardings; None where
+      it runs as it was written, and in older files.
     - `predicted`: seconds and bytes of a step.
     - `verified`: what a compiler said; None if none was asked.
     - `refined`: the plans that were compiled to choose this one; None if none were.
@@ -92,6 +95,7 @@ class PlanRecord:
     pipeline: PipelineRecord | None = None
     placement: None = None
     streams: StreamsRecord | None = None
+    levers: LeversRecord | None = field(default=None, metadata=codec.ADDED_LATER)
     predicted: PredictedRecord
     verified: VerifiedRecord | None = field(default=None, metadata=codec.ADDED_LATER)
     refined: RefinedRecord | None = field(default=None, metadata=codec.ADDED_LATER)
@@ -128,6 +132,8 @@ class PlanRecord:
                 raise refuse("program", "tasks", "null for a pipeline, whose stages have their own")
         if self.streams is not None:
             self._check_streams(self.streams)
+        if self.levers is not None and (self.pipeline or self.streams) is not None:
+            raise refuse("levers", "remat", "null for a plan with stages")
         if self.search.point is not None:
             self.search.point.check_axes("search.point", len(sizes))
 

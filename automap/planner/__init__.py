@@ -1,5 +1,7 @@
 """Planners: a program and a topology -> a plan, one file for each space of plans.
 
+`automap.planner.levers`    the best plan with levers: what is kept of the forward pass,
+                            together with the sharding
 `automap.planner.rebuild`     a plan's point again, priced, without a search
 `automap.planner.records`     a search's outcome -> the plan's records
 `automap.planner.sharding`    one program for all devices: workload and topology -> the best

@@ -20,6 +20,7 @@ from automap.cost.profile import KernelProfile
 from automap.cost.tables import build_tables
 from automap.errors import MeshMismatchError, PlanError
 from automap.jaxpr.reemit import Reemitter
+from automap.jaxpr.rematerialize import levered_call
 from automap.plan.point import PointRecord
 from automap.plan.record import PlanRecord, check_is_one_program
 from automap.program.check import check_is_planned
@@ -60,7 +61,9 @@ def planned_call(
 ) -> TracedCall:
     """The planned step, traced. Raises `PlanError` for another step, `InputError` if it fails."""
     call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
-    check_is_planned(plan, call, Reemitter(call.jaxpr, user_rules(plan.workload.rules)))
+    rules = user_rules(plan.workload.rules)
+    call = levered_call(call, plan.levers, rules)
+    check_is_planned(plan, call, Reemitter(call.jaxpr, rules))
     return call
 
 

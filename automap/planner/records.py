@@ -20,6 +20,7 @@ from automap.plan.record import (
     CollectiveRecord,
     ConstraintRecord,
     LeafRecord,
+    LeversRecord,
     MemoryRecord,
     MeshRecord,
     PlanRecord,
@@ -33,6 +34,7 @@ from automap.planner.conflicts import Conflicts
 from automap.planner.constraints import Constraint, EquationShapes, derive_constraints
 from automap.planner.decisions import Decisions, SameWork
 from automap.planner.rates import helpful_changes, program_losses, rates_record
+from automap.planner.remat import Prices
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.program.trace import Leaf, Workload
 from automap.search import Candidate, SearchContext
@@ -73,6 +75,7 @@ class Outcome:
     seconds: float
     imposed: Sequence[Pin] = ()
     warnings: tuple[str, ...] = ()
+    levers: LeversRecord | None = None
 
 
 def sharded_graph(outcome: Outcome) -> ShardedGraph:
@@ -147,6 +150,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
         inputs=_inputs(workload, sharded),
         outputs=_outputs(workload, sharded),
         constraints=tuple(constraint_record(c) for c in constraints),
+        levers=_levers(outcome, split_classes),
         predicted=_predicted(outcome, split_classes),
         presets=tuple(
             PresetRecord(
@@ -188,6 +192,14 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             workload.reemitter.source_by_path if workload.reemitter else {},
         ),
     )
+
+
+def _levers(outcome: Outcome, split_classes: SplitClasses) -> LeversRecord | None:
+    """The levers, with what they take."""
+    if outcome.levers is None:
+        return None
+    prices = Prices(outcome.workload, outcome.context.evaluator, split_classes)
+    return replace(outcome.levers, recompute_seconds=prices.recompute_seconds)
 
 
 def _mesh(topology: Topology, mesh: Mesh) -> MeshRecord:

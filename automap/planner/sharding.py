@@ -43,20 +43,6 @@ _SHAPES_SHARE = 0.2
 _AXIS_NAMES = {1: ("data",), 2: ("data", "model"), 3: ("replica", "data", "model")}
 
 
-def plan_sharding(
-    workload: Workload,
-    topology: Topology,
-    options: Options,
-    on_progress: Callable[[SearchContext], None],
-    deadline: Deadline,
-) -> PlanRecord:
-    """The best plan of one program found by the deadline. Raises `InfeasiblePlanError` if none
-    fits.
-    """
-    outcome = find(workload, topology, options, on_progress=on_progress, deadline=deadline)
-    return fitting_plan(outcome, options)
-
-
 def fitting_plan(outcome: Outcome, options: Options) -> PlanRecord:
     """The plan of an outcome. Raises `InfeasiblePlanError` if it does not fit."""
     plan = build_plan(outcome)
@@ -75,11 +61,13 @@ def find(
     presets: Sequence[str] = tuple(PRESETS),
     deadline: Deadline | None = None,
     prices: KernelPrices | None = None,
+    share_where_memory_decides: float = 1.0,
 ) -> Outcome:
     """The search's outcome, whether it fits or not.
 
     `presets` are those that are priced, and where the search starts: with fewer it shows what it
-    finds by itself. `prices` are what a compiler said of kernels.
+    finds by itself. `prices` are what a compiler said of kernels. Where the fastest preset does not
+    fit, the search takes only a share of the time.
 
     Raises `InputError` or `TopologyError` for bad options.
     """
@@ -111,7 +99,7 @@ def find(
             on_progress=on_progress,
             presets=presets,
         )
-        warnings = _search(context, options)
+        warnings = _search(context, options, share_where_memory_decides)
     # No point was valid at all, whether it fits or not: a preset that does not suit, a mesh that
     # does not divide anything.
     if context.best is None:
@@ -259,7 +247,9 @@ def _manual_mesh(topology: Topology, mesh: Mesh | None, user_mesh: UserMesh) -> 
     return own
 
 
-def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
+def _search(
+    context: SearchContext, options: Options, share_where_memory_decides: float
+) -> tuple[str, ...]:
     """Run the strategy, or only the preset; a warning if time was up or the user interrupted it."""
     try:
         price_presets(context, options.preset)
@@ -275,6 +265,8 @@ def _search(context: SearchContext, options: Options) -> tuple[str, ...]:
         # best preset.
         for preset in context.best_per_preset.values():
             context.consider(preset.point, preset.origin)
+        if context.fastest_seconds < context.fitting_seconds:
+            context.deadline = context.deadline.share(share_where_memory_decides)
         get_strategy(options.strategy)(context)
     except OutOfBudget:
         reason = context.deadline.why_over

@@ -24,9 +24,10 @@ from automap.interrupts import note_interrupts
 from automap.plan.rates import LostRecord
 from automap.plan.record import PlanRecord
 from automap.planner.advice import advice
+from automap.planner.levers import plan_sharding
 from automap.planner.rates import rates_record
 from automap.planner.records import Outcome
-from automap.planner.sharding import check_known, find, plan_sharding
+from automap.planner.sharding import check_known, find
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
 from automap.search.context import Candidate, SearchContext

@@ -61,7 +61,7 @@ class Workload:
     """An analysed step, with the means to replay it unless it came from a file.
 
     `mesh` is what shardings in the user's code name, `ends` are those of a jitted step's inputs and
-    outputs; `arguments` are what the target function was called with.
+    outputs; `arguments` are what the target function was called with, and `call` is the traced one.
     """
 
     target: str
@@ -74,6 +74,7 @@ class Workload:
     ends: ImposedEnds = field(default_factory=ImposedEnds)
     rules: Mapping[str, Notation] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)
+    call: TracedCall | None = field(default=None, repr=False, compare=False)
 
 
 @collector_paused()
@@ -141,6 +142,7 @@ def lower_call(
         ends=call.ends,
         rules=rules,
         arguments=arguments or {},
+        call=call,
     )
 
 

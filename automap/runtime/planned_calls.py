@@ -27,6 +27,7 @@ from automap.errors import AutomapError, PlanWarning
 from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.flatten import FlatJaxpr
 from automap.jaxpr.reemit import Reemitter
+from automap.jaxpr.rematerialize import levered_call
 from automap.plan.record import PlanRecord, check_matches_leaves
 from automap.program.check import another_step, check_is_planned, check_own_shardings, check_program
 from automap.runtime.other_types import DifferentStepError, match_sites, rename_sites
@@ -54,7 +55,9 @@ class PlannedCalls:
     _returned: set[_Leaf] = field(default_factory=set)
 
     def plan_for(self, call: TracedCall) -> PlanRecord:
-        """The plan to run a call under. Raises `PlanError` for a call that the plan is not for."""
+        """The plan to run a call under, which has the plan's levers already. Raises `PlanError` for
+        a call that the plan is not for.
+        """
         if [leaf[:2] for leaf in _inputs(call)] != [(x.path, x.shape) for x in self.plan.inputs]:
             check_matches_leaves(self.plan, "inputs", _inputs(call))
         reemitter = Reemitter(call.jaxpr, user_rules(self.plan.workload.rules))
@@ -68,7 +71,7 @@ class PlannedCalls:
             return self.plan
         # A plan that was loaded has no trace of the planned call.
         if self._planned is None:
-            self.plan_for(self._planned_call(call))
+            self.plan_for(self.levered(self._planned_call(call)))
         assert self._planned is not None  # noqa: S101 - the planned call has just been seen
         try:
             plan = rename_sites(self.plan, match_sites(self._planned, reemitter.flat))
@@ -77,6 +80,12 @@ class PlannedCalls:
         self._check_outputs(call)
         check_own_shardings(self.plan, call)
         return plan
+
+    def levered(self, call: TracedCall) -> TracedCall:
+        """A call with the plan's levers. Raises `PlanError` for a step that does not have their
+        blocks.
+        """
+        return levered_call(call, self.plan.levers, user_rules(self.plan.workload.rules))
 
     def _is_planned(self, call: TracedCall, reemitter: Reemitter) -> bool:
         planned = [(leaf.path, leaf.shape, leaf.dtype) for leaf in self.plan.inputs]
@@ -171,7 +180,7 @@ class StepUnderPlan(ABC, Generic[Program]):
 
     def take(self, signature: Signature, call: TracedCall) -> Program:
         """Make the program of a traced call. Raises `PlanError` if the plan is not for it."""
-        program = self._make_program(call)
+        program = self._make_program(self._calls.levered(call))
         # Once for a plan is enough.
         lost = lost_state(call) if not self._programs else None
         if lost is not None:

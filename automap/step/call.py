@@ -29,6 +29,7 @@ from automap.jax_compat import (
     static_arguments,
     weak_shape,
 )
+from automap.plan.levers import LeversRecord
 from automap.step.own_shardings import ImposedEnds, OwnShardings, own_shardings
 from automap.step.state import match_state
 from automap.step.traced_result import UPDATED
@@ -48,7 +49,8 @@ class TracedCall:
     `function` is the jitted function that was traced. `positions` and `names` are the positional
     and keyword arguments that are traced; `args` are those arguments, `(tuple, dict)`, and `static`
     the others by position or name. `result` is the step's result as a tree of shapes.
-    `own_shardings` are what it was jitted with.
+    `own_shardings` are what it was jitted with. With `levers` of a plan `jaxpr` is what they make
+    of the step's own, which is `plain_jaxpr` then (`automap.jaxpr.rematerialize`).
     """
 
     function: Callable[..., Any]
@@ -61,6 +63,13 @@ class TracedCall:
     donated_names: frozenset[str]
     result: Any
     own_shardings: OwnShardings
+    levers: LeversRecord | None = None
+    plain_jaxpr: Any = None
+
+    @property
+    def own_jaxpr(self) -> Any:
+        """The equations of the step as it was written, without levers."""
+        return self.jaxpr if self.levers is None else self.plain_jaxpr
 
     def with_arrays(self, arrays: Sequence[Any]) -> "TracedCall":
         """The call with other arrays, or `jax.ShapeDtypeStruct`s, for its leaves. Raises

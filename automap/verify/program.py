@@ -20,6 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from automap.errors import InputError
 from automap.jaxpr.reemit import Reemitter
+from automap.jaxpr.rematerialize import levered_call
 from automap.plan.record import PlanRecord, Spec, check_is_one_program
 from automap.program.check import check_is_planned
 from automap.step.call import TracedCall
@@ -75,7 +76,9 @@ class PlannedProgram:
         """The step as it was written, on one CPU device; one with a `shard_map` on its mesh,
         everything else whole on each.
         """
-        step = jax.jit(self.reemitter.scoped("left out"), keep_unused=True)
+        # Without levers too: it is what the planned step is held against.
+        own = Reemitter(self.call.own_jaxpr, user_rules(self.plan.workload.rules))
+        step = jax.jit(own.scoped("left out"), keep_unused=True)
         mesh = self._mesh if self.reemitter.manual_shardings else None
         return _exported(step, self._inputs(mesh, [()] * len(self.shardings.inputs)), "cpu")
 
@@ -112,7 +115,9 @@ class PlannedProgram:
 def planned_program(plan: PlanRecord, call: TracedCall) -> PlannedProgram:
     """A traced call under its plan. Raises `PlanError` if the plan is of another step."""
     check_is_one_program(plan)
-    reemitter = Reemitter(call.jaxpr, user_rules(plan.workload.rules))
+    rules = user_rules(plan.workload.rules)
+    call = levered_call(call, plan.levers, rules)
+    reemitter = Reemitter(call.jaxpr, rules)
     check_is_planned(plan, call, reemitter)
     return PlannedProgram(plan, call, reemitter)
 

@@ -14,7 +14,7 @@ from automap.interrupts import note_interrupts
 from automap.plan.explain import overview
 from automap.plan.record import PlanRecord
 from automap.plan.refined import compiled_plan_text
-from automap.planner.sharding import find
+from automap.planner.levers import find_with_levers
 from automap.planner.spaces import plan_workload
 from automap.program.contained import contained
 from automap.progress_bar import Bar
@@ -127,7 +127,7 @@ def _plan(
             )
         if refinement is not None:
             until_the_end.enter_context(note_interrupts())
-        outcome = find(workload, topology, options, on_progress=progress.update)
+        outcome = find_with_levers(workload, topology, options, on_progress=progress.update)
     # The step is the user's code: what it prints goes to stderr.
     with Bar("compiling"), contained():
         if refinement is not None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from automap.jaxpr.microbatch import Pass
 from automap.jaxpr.microbatch.build import join_parts
-from automap.runtime.microbatched import COMBINE, evaluate, neutral
+from automap.jaxpr.microbatch.loops import COMBINE, evaluate, neutral
 from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.pinned import StagePins
 from automap.runtime.pipeline.places import WHOLE, StagePlace, SumForm, TransferForm

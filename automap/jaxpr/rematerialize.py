@@ -1,0 +1,276 @@
+"""A step that computes values of its forward pass again in its backward pass, instead of keeping
+them.
+
+Of each block (`automap.jaxpr.blocks`) some values are kept. Where the backward pass reads another
+one, d, the equations that d is made of are emitted again, from what is kept, what the block is
+given, and what the forward pass has stored in any case:
+
+    run of equations    x' = barrier(x, g);  d' = f(x')        g a gradient that is there already
+    loop                forward   y, keeps = scan(body)        without the stack of d
+                        backward  scan(d' = f(keeps);  ...)    d again in each trip
+
+So what is computed again waits for the backward pass to come there, and XLA does not take both for
+one. Every equation keeps its primitive and parameters: numbers are those of the step itself, as far
+as the compiler fuses alike. What the user's own `jax.checkpoint` does is left as it is: it is one
+equation among the others.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax import lax
+from jax.extend import core
+import jax.numpy as jnp
+
+from automap.errors import PlanError
+from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, weak_shape
+from automap.jaxpr.again import Again, Choice, is_var
+from automap.jaxpr.blocks import Block, Home, is_for_backward, variables
+from automap.jaxpr.flatten import FlatJaxpr, equations, flatten
+from automap.jaxpr.remat_loops import Loop
+from automap.plan.levers import LeversRecord
+from automap.step.call import TracedCall
+from hlo_tools.rules import Notation
+
+
+def levered_call(
+    call: TracedCall, levers: LeversRecord | None, rules: Mapping[str, Notation]
+) -> TracedCall:
+    """A call as a plan's levers change it; one that has them already is handed on.
+
+    Whatever plans, checks, compiles or runs a step takes the levered call for it, so that its
+    places count the equations that run. Raises `PlanError` for a step that does not have the blocks
+    that the plan names.
+    """
+    if levers is None or call.levers == levers:
+        return call
+    own = call.own_jaxpr
+    jaxpr = with_levers(flatten(own, rules), levers)
+    return replace(call, jaxpr=jaxpr, levers=levers, plain_jaxpr=own)
+
+
+def with_levers(flat: FlatJaxpr, levers: LeversRecord) -> Any:
+    """The closed jaxpr of a step with a plan's levers. Raises `PlanError` for a step that does not
+    have the blocks.
+    """
+    return rematerialized(flat, read_choices(flat, levers))
+
+
+def read_choices(flat: FlatJaxpr, levers: LeversRecord) -> list[Choice]:
+    """The blocks of a step that a plan's record names. Raises `PlanError` if it has none such."""
+    places: dict[str, tuple[FlatJaxpr, int]] = {}
+    loops: dict[str, tuple[FlatJaxpr, int]] = {}
+    for home in _all_flat(flat):
+        for number, equation in enumerate(home.equations):
+            places[equation.path] = home, number
+            loops.update({body.flat.name: (home, number) for body in equation.bodies})
+    homes: dict[int, Home] = {}
+
+    def home_at(flat: FlatJaxpr) -> Home:
+        return homes.setdefault(id(flat), Home(flat))
+
+    choices = []
+    for group in levers.remat:
+        for site in group.blocks:
+            inner, first = places.get(site, (flat, len(flat.equations)))
+            if first + group.equations > len(inner.equations):
+                raise _no_block(site, group.equations)
+            home, outer, loop = home_at(inner), None, -1
+            if group.kind == "scan":
+                around = loops.get(inner.name)
+                is_whole = first == 0 and group.equations == len(inner.equations)
+                if around is None or not is_whole or _loop_name(around) != "scan":
+                    raise _no_block(site, group.equations)
+                outer, loop = home_at(around[0]), around[1]
+            block = Block(group.kind, home, first, group.equations, outer, loop)
+            choices.append(Choice(block, frozenset(_kept(block, [k.place for k in group.kept]))))
+    _check_apart(choices)
+    return choices
+
+
+def _all_flat(flat: FlatJaxpr) -> Iterator[FlatJaxpr]:
+    yield flat
+    for equation in equations(flat):
+        for body in equation.bodies:
+            yield body.flat
+
+
+def _loop_name(place: tuple[FlatJaxpr, int]) -> str:
+    flat, number = place
+    return flat.equations[number].eqn.primitive.name
+
+
+def _no_block(site: str, count: int) -> PlanError:
+    return PlanError(
+        f"levers.remat: the step has no block of {count} equations at {site}; its code or the "
+        "version of JAX has changed: plan again"
+    )
+
+
+def _kept(block: Block, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
+    var_at = {place: var for var, place in block.number.items()}
+    for place in places:
+        if place not in var_at:
+            raise PlanError(
+                f"levers.remat: equation {place[0]} of the block at {block.site} has no result "
+                f"{place[1]}; plan again"
+            )
+        yield var_at[place]
+
+
+def _check_apart(choices: Sequence[Choice]) -> None:
+    taken: dict[tuple[int, int], str] = {}
+    for choice in choices:
+        block = choice.block
+        for number in range(block.first, block.first + block.count):
+            other = taken.setdefault((id(block.home.flat), number), block.site)
+            if other != block.site:
+                raise PlanError(f"levers.remat: the blocks at {other} and {block.site} overlap")
+
+
+def rematerialized(flat: FlatJaxpr, choices: Sequence[Choice]) -> Any:
+    """The closed jaxpr of a step that keeps of each block what is chosen."""
+    eqns = _Emitter(flat, choices).emit()
+    return rebuild_jaxpr(flat.original, flat.constvars, flat.consts, flat.outvars, eqns)
+
+
+class _Emitter:
+    """The equations of one flat jaxpr, its blocks' values computed again in backward ones."""
+
+    def __init__(self, flat: FlatJaxpr, choices: Sequence[Choice]) -> None:
+        self._flat, self._choices = flat, choices
+        self._home = Home(flat)
+        own = [c for c in choices if c.block.outer is None and c.block.home.flat is flat]
+        self._by_var = {
+            var: again
+            for choice in own
+            for again in [Again(choice)]
+            for var in choice.block.number
+            if choice.is_dropped(var)
+        }
+        # What stands for a variable from here on: behind a barrier it is another one.
+        self._now: dict[Any, Any] = {}
+        self._gradient: Any = None
+        self._loops = {
+            c.block.loop: Loop(c)
+            for c in choices
+            if c.block.outer is not None and c.block.outer.flat is flat
+        }
+
+    def emit(self) -> Iterator[Any]:
+        for number, equation in enumerate(self._flat.equations):
+            eqn = self._inside(number)
+            if self._home.is_backward[number]:
+                gradient = self._latest_gradient(eqn)
+                for var in dict.fromkeys(variables(eqn.invars)):
+                    if var in self._by_var:
+                        yield from self._emit_again(var, gradient)
+                eqn = eqn.replace(invars=[self._read(atom) for atom in eqn.invars])
+                yield from self._backward(number, eqn)
+                floats = [v for v in equation.eqn.outvars if _is_float(v)]
+                self._gradient = floats[-1] if floats else self._gradient
+            elif number in self._loops:
+                loop = self._loops[number]
+                loop.prepare(self._readers(number), self._home)
+                yield from loop.forward(eqn)
+            else:
+                yield eqn.replace(
+                    invars=[self._now.get(a, a) if is_var(a) else a for a in eqn.invars]
+                )
+
+    def _inside(self, number: int) -> Any:
+        """An equation with the choices in its bodies applied."""
+        equation = self._flat.equations[number]
+        params = dict(equation.eqn.params)
+        for body in equation.bodies:
+            inside = [c for c in self._choices if _root(c).startswith(f"{body.flat.name}.")]
+            if not inside or isinstance(params[body.parameter], tuple):
+                continue
+            flat = body.flat
+            params[body.parameter] = rebuild_jaxpr(
+                flat.original,
+                flat.constvars,
+                flat.consts,
+                flat.outvars,
+                list(_Emitter(flat, inside).emit()),
+            )
+        return equation.eqn.replace(params=params)
+
+    def _readers(self, number: int) -> list[int]:
+        eqn = self._flat.equations[number].eqn
+        stacks = eqn.outvars[scan_split(eqn)[1] :]
+        return sorted(
+            {r for v in stacks if is_for_backward(self._home, v) for r in self._home.readers[v]}
+        )
+
+    def _backward(self, number: int, eqn: Any) -> Iterator[Any]:
+        """A backward equation, or the loop that computes again what forward loops do not stack."""
+        for loop in self._loops.values():
+            if number in loop.readers:
+                eqn_list = list(loop.backward(number, eqn))
+                *before, eqn = eqn_list
+                yield from before
+        yield eqn
+
+    def _latest_gradient(self, eqn: Any) -> Any:
+        """A gradient that an equation reads, else the last one before it."""
+        for var in variables(eqn.invars):
+            maker = self._home.maker.get(var)
+            if maker is not None and self._home.is_backward[maker] and _is_float(var):
+                return var
+        return self._gradient
+
+    def _emit_again(self, var: Any, gradient: Any) -> Iterator[Any]:
+        again = self._by_var[var]
+        numbers, outside = again.needed(var)
+        if var in again.now:
+            return
+        given = [v for v in outside if _can_wait(v)]
+        again.now.update({v: self._now.get(v, v) for v in outside})
+        if given:
+            waiting = [again.now[v] for v in given]
+            if gradient is not None:
+                waiting.append(self._now.get(gradient, gradient))
+            behind = [core.Var(v.aval) for v in waiting]
+            yield _barrier(waiting, behind)
+            again.now.update(zip(given, behind))
+            if gradient is not None:
+                # Read from here on, or the compiler would not have to wait for it.
+                self._now[gradient] = behind[-1]
+        yield from again.emit(numbers)
+
+    def _read(self, atom: Any) -> Any:
+        if isinstance(atom, core.Literal):
+            return atom
+        again = self._by_var.get(atom)
+        return self._now.get(atom, atom) if again is None else again.now[atom]
+
+
+def _barrier(given: Sequence[Any], made: Sequence[Any]) -> Any:
+    traced = jax.make_jaxpr(lambda *x: lax.optimization_barrier(x))(
+        *(weak_shape(var.aval) for var in given)
+    )
+    (eqn,) = open_jaxpr(traced)[0].eqns
+    return eqn.replace(invars=list(given), outvars=list(made))
+
+
+def _is_float(var: Any) -> bool:
+    dtype = getattr(var.aval, "dtype", None)
+    is_drop = isinstance(var, core.DropVar)
+    return dtype is not None and not is_drop and jnp.issubdtype(dtype, jnp.floating)
+
+
+def _can_wait(var: Any) -> bool:
+    """Whether a barrier can stand before a value: typed keys and tokens have none."""
+    dtype = getattr(var.aval, "dtype", None)
+    return dtype is not None and not jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _root(choice: Choice) -> str:
+    """The site of the equation that a choice changes first."""
+    block = choice.block
+    if block.outer is None:
+        return block.site
+    return block.outer.flat.equations[block.loop].path

@@ -1,0 +1,152 @@
+"""The `levers` field of a plan: what trades time for memory, each as data that is applied again
+without a search.
+
+Rematerialization is said by blocks: equal runs of equations of the step, as repeated layers are, or
+the body of a loop. What a block makes and the backward pass reads is stored if it is `kept`, and
+computed again from what is kept where it is not (`automap.jaxpr.rematerialize`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+import re
+from typing import Final, Literal
+
+from automap.plan.checks import check_numbers, refuse
+from automap.quantities import bytes_text, seconds_text
+
+
+BlockKind = Literal["layers", "scan"]
+
+_SITE: Final = re.compile(r"[0-9]+(\.[bc][0-9]+\.[0-9]+)*")
+_KEPT: Final = re.compile(r"(0|[1-9][0-9]{0,8}):out(0|[1-9][0-9]{0,8})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRecord:
+    """A value that every block of a group keeps.
+
+    - `at`: `<n>:out<j>`, result j of the block's n-th equation.
+    - `value`: what it is, for people.
+    """
+
+    at: str
+    value: str
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a place of another form."""
+        if not _KEPT.fullmatch(self.at):
+            raise refuse("at", self.at, "<n>:out<j>, result j of the block's n-th equation")
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(equation of the block, result)."""
+        equation, _, result = self.at.partition(":out")
+        return int(equation), int(result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RematRecord:
+    """Equal blocks of the forward pass, and what they keep for the backward pass.
+
+    - `kind`: `layers` are runs of the step's own equations, `scan` is the whole body of a loop.
+    - `blocks`: the site of the first equation of each, in program order.
+    - `equations`: how many each of them has.
+    - `kept`: what is stored; all else is computed again where the backward pass reads it. What the
+      forward pass reads behind a block is stored in any case.
+    """
+
+    kind: BlockKind
+    blocks: tuple[str, ...]
+    equations: int
+    kept: tuple[KeptRecord, ...]
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for no block, one of no equations, one without a site, and what is
+        beyond a block's end.
+        """
+        if not self.blocks:
+            raise refuse("blocks", [], "the site of at least one block")
+        for index, site in enumerate(self.blocks):
+            if not _SITE.fullmatch(site):
+                raise refuse(f"blocks[{index}]", site, "the site of an equation, as 12.b0.0")
+        if self.equations < 1:
+            raise refuse("equations", self.equations, "an integer >= 1")
+        for index, row in enumerate(self.kept):
+            if row.place[0] >= self.equations:
+                allowed = f"one of the {self.equations} equations, from 0"
+                raise refuse(f"kept[{index}].at", row.at, allowed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithoutLeversRecord:
+    """The best plan of the step as it was written, for comparison.
+
+    - `step_seconds`, `peak_bytes`, `fits`: as of the plan itself.
+    """
+
+    step_seconds: float
+    peak_bytes: int
+    fits: bool
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range."""
+        check_numbers(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeversRecord:
+    """The levers of a plan, which are applied to the step before its shardings.
+
+    - `remat`: what is computed again in the backward pass, a group of equal blocks each.
+    - `recompute_seconds`: of a step, in which the device computes it again; part of
+      `predicted.compute_seconds`.
+    - `without`: what the best plan without levers would cost.
+    """
+
+    remat: tuple[RematRecord, ...]
+    recompute_seconds: float
+    without: WithoutLeversRecord
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for levers that change nothing, for a block in two groups, and for a
+        number out of range.
+        """
+        check_numbers(self)
+        if not self.remat:
+            raise refuse("remat", [], "at least one group; levers are null where there is none")
+        seen = set[str]()
+        for number, group in enumerate(self.remat):
+            for index, site in enumerate(group.blocks):
+                if site in seen:
+                    allowed = "the site of a block that is not in another group"
+                    raise refuse(f"remat[{number}].blocks[{index}]", site, allowed)
+                seen.add(site)
+
+
+def levers_text(levers: LeversRecord | None) -> str:
+    """`rematerialization of 24 layers`, or `none`: one line."""
+    if levers is None:
+        return "none"
+    return "rematerialization of " + ", ".join(map(_blocks_text, levers.remat))
+
+
+def levers_lines(levers: LeversRecord) -> Iterator[str]:
+    """What each lever does, and what the step would cost without."""
+    for group in levers.remat:
+        kept = ", ".join(row.value for row in group.kept) or "nothing"
+        yield f"  rematerialization of {_blocks_text(group)}: kept {kept}"
+    yield f"    {seconds_text(levers.recompute_seconds)} of compute are what is computed again"
+    without = levers.without
+    verdict = "fits" if without.fits else "does not fit"
+    yield (
+        f"    without levers: {seconds_text(without.step_seconds)}, "
+        f"{bytes_text(without.peak_bytes)}, {verdict}"
+    )
+
+
+def _blocks_text(group: RematRecord) -> str:
+    count = len(group.blocks)
+    if group.kind == "scan":
+        return f"the loop at {group.blocks[0]}" if count == 1 else f"{count} loops"
+    where = f"the {group.equations} equations from {group.blocks[0]}"
+    return where if count == 1 else f"{count} layers of {group.equations} equations"

@@ -1,0 +1,230 @@
+"""The best plan with levers: what is kept of the forward pass, together with the sharding.
+
+Levers are looked for where memory decides: where no plan fits, or the fastest one does not and the
+best that does is slower by more than the policy's `lever_gain`. Everything is priced by the
+evaluator, of the step as the levers make it, lowered anew:
+
+    1  what people use: nothing of each layer (full), its products (MaxText's minimal)
+    2  from the best of them, its step x under limit M: the exact choice of what to keep
+       (`automap.planner.remat`) at the prices of its plan, in B = what it keeps + M - peak(x)
+    3  the sharding search of that step; its plan has other prices, so 2 again until nothing
+       changes; what does not fit gets so much less B
+
+So sharding and kept values are found by turns, and the result is never slower than full, minimal or
+no rematerialization with any preset                                            -> in: `_Trials`
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+import time
+from typing import Final
+
+from automap.config import Options
+from automap.deadline import Deadline
+from automap.interrupts import note_interrupts
+from automap.jaxpr.blocks import BlockGroup, block_groups
+from automap.jaxpr.rematerialize import levered_call
+from automap.plan.levers import LeversRecord, WithoutLeversRecord
+from automap.plan.record import PlanRecord
+from automap.planner.records import Outcome
+from automap.planner.remat import (
+    BlockPrices,
+    Kept,
+    Prices,
+    keep_nothing,
+    keep_products,
+    keep_within,
+    kept_bytes,
+    remat_records,
+)
+from automap.planner.sharding import find, fitting_plan
+from automap.policy import default_policy
+from automap.program.trace import Workload, lower_call
+from automap.search import SearchContext
+from automap.topology.model import Topology
+
+
+_PLAIN_SHARE: Final = 0.3
+"""Of the budget, for the step without levers where memory decides."""
+_TRIAL_SHARE: Final = 0.3
+"""Of what is left then, for each choice of levers."""
+_MOST_TURNS: Final = 4
+
+OnProgress = Callable[[SearchContext], None]
+
+
+def plan_sharding(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    on_progress: OnProgress,
+    deadline: Deadline,
+) -> PlanRecord:
+    """The best plan of one program found by the deadline. Raises `InfeasiblePlanError` if none
+    fits.
+    """
+    outcome = find_with_levers(
+        workload, topology, options, on_progress=on_progress, deadline=deadline
+    )
+    return fitting_plan(outcome, options)
+
+
+def find_with_levers(
+    workload: Workload,
+    topology: Topology,
+    options: Options,
+    *,
+    on_progress: OnProgress = lambda context: None,
+    deadline: Deadline | None = None,
+) -> Outcome:
+    """The search's outcome with the levers that the options allow, whether it fits or not.
+
+    Raises `InputError` or `TopologyError` for bad options.
+    """
+    groups = _groups(workload, options)
+    if not groups:
+        return find(workload, topology, options, on_progress=on_progress, deadline=deadline)
+    start = time.monotonic()
+    with note_interrupts() as interrupts:
+        until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
+        plain = find(
+            workload,
+            topology,
+            options,
+            on_progress=on_progress,
+            deadline=until,
+            share_where_memory_decides=_PLAIN_SHARE,
+        )
+        if not _memory_decides(plain):
+            return plain
+        trials = _Trials(plain, groups, topology, options, on_progress, until)
+        best = trials.best()
+    return replace(best, seconds=time.monotonic() - start)
+
+
+def _groups(workload: Workload, options: Options) -> list[BlockGroup]:
+    """The blocks of a step that levers can be pulled on."""
+    # A program file has no step that could be changed.
+    if "remat" not in options.levers or workload.call is None or workload.reemitter is None:
+        return []
+    return block_groups(workload.reemitter.flat)
+
+
+def _memory_decides(outcome: Outcome) -> bool:
+    context = outcome.context
+    fastest = context.fastest_seconds * (1 + default_policy().lever_gain)
+    return fastest < context.fitting_seconds
+
+
+@dataclass
+class _Trials:
+    """Choices of what is kept that were tried, with what came of each."""
+
+    plain: Outcome
+    groups: Sequence[BlockGroup]
+    topology: Topology
+    options: Options
+    on_progress: OnProgress
+    deadline: Deadline
+    _outcomes: dict[tuple[object, ...], tuple[Kept, Outcome]] = field(default_factory=dict)
+
+    def best(self) -> Outcome:
+        """The best outcome of all, the plain step's among them."""
+        for choose in (keep_nothing, keep_products):
+            self._try(choose(self.groups))
+        fitting = [entry for entry in self._outcomes.values() if self._fits(entry[1])]
+        if not fitting:
+            # As little as a step can keep, of what does not repeat too.
+            least = keep_within(self._prices(self.plain), 0.0)
+            outcome = self._try(least)
+            fitting = [(least, outcome)] if outcome is not None and self._fits(outcome) else []
+        for kept, outcome in sorted(fitting, key=lambda entry: self._key(entry[1])):
+            self._improve(kept, outcome)
+        return min([self.plain, *(o for _, o in self._outcomes.values())], key=self._key)
+
+    def _improve(self, kept: Kept, outcome: Outcome) -> None:
+        """Keep by turns as much as fits beside a plan, and plan what keeps so much."""
+        priced = self._prices(outcome)
+        budget = kept_bytes(priced, kept) + self._slack(outcome)
+        for _ in range(_MOST_TURNS):
+            choice = keep_within(priced, budget)
+            if self._key_of_choice(choice) in self._outcomes:
+                return
+            trial = self._try(choice)
+            if trial is None:
+                return
+            if not self._fits(trial):
+                budget = kept_bytes(priced, choice) + self._slack(trial)
+                continue
+            if self._key(trial) >= self._key(outcome):
+                return
+            kept, outcome, priced = choice, trial, self._prices(trial)
+            budget = kept_bytes(priced, kept) + self._slack(outcome)
+
+    def _try(self, kept: Kept) -> Outcome | None:
+        """The best sharding of the step that keeps so much; None if it is the step itself, or time
+        is up.
+        """
+        records = remat_records(self.groups, kept)
+        key = self._key_of_choice(kept)
+        if not records or (self.deadline.is_over and self._outcomes):
+            return None
+        if key not in self._outcomes:
+            estimate = self.plain.best.estimate
+            without = WithoutLeversRecord(
+                step_seconds=estimate.step_seconds,
+                peak_bytes=round(estimate.peak_bytes),
+                fits=self._fits(self.plain),
+            )
+            # What they take is known when they are planned.
+            levers = LeversRecord(remat=records, recompute_seconds=0.0, without=without)
+            outcome = find(
+                levered_workload(self.plain.workload, levers, self.topology.platform),
+                self.topology,
+                self.options,
+                on_progress=self.on_progress,
+                deadline=self.deadline.share(_TRIAL_SHARE),
+            )
+            # What is proven is proven of this choice of levers only.
+            outcome.context.bound_seconds = None
+            self._outcomes[key] = kept, replace(outcome, levers=levers)
+        return self._outcomes[key][1]
+
+    def _prices(self, outcome: Outcome) -> list[BlockPrices]:
+        """The blocks at the prices of an outcome's plan: equations of the forward pass are where
+        they were in the step itself.
+        """
+        context = outcome.context
+        split_classes = context.space.split_classes(outcome.best.point)
+        prices = Prices(outcome.workload, context.evaluator, split_classes)
+        return [BlockPrices.priced(group, prices) for group in self.groups]
+
+    def _key_of_choice(self, kept: Kept) -> tuple[object, ...]:
+        return tuple(frozenset(kept[n] - g.stored) for n, g in enumerate(self.groups))
+
+    def _slack(self, outcome: Outcome) -> float:
+        objective = outcome.context.objective
+        return objective.memory_limit_bytes - outcome.best.estimate.peak_bytes
+
+    def _fits(self, outcome: Outcome) -> bool:
+        return outcome.context.objective.fits(outcome.best.estimate)
+
+    def _key(self, outcome: Outcome) -> tuple[float, ...]:
+        return outcome.context.objective.key(outcome.best.estimate)
+
+
+def levered_workload(workload: Workload, levers: LeversRecord, platform: str) -> Workload:
+    """The workload of a step with levers, lowered and analysed anew.
+
+    Raises `InputError` if it does not lower, `PlanError` for levers of another step.
+    """
+    call = workload.call
+    assert call is not None  # noqa: S101 - levers are chosen of a traced step only
+    return lower_call(
+        levered_call(call, levers, workload.rules),
+        platform=platform,
+        target=workload.target,
+        rules=workload.rules,
+        layers=workload.problem.layers,
+        arguments=workload.arguments,
+    )

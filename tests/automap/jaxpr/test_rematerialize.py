@@ -1,0 +1,263 @@
+"""A step that computes values again computes what the step computes, and keeps less."""
+
+from functools import cache
+
+import jax
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from automap.errors import PlanError
+from automap.jaxpr.again import COMPUTED_AGAIN, Choice
+from automap.jaxpr.blocks import block_groups
+from automap.jaxpr.flatten import equations, flatten
+from automap.jaxpr.rematerialize import levered_call, read_choices, rematerialized, with_levers
+from automap.plan.levers import KeptRecord, LeversRecord, RematRecord, WithoutLeversRecord
+from automap.step.step import traced_call
+
+
+LAYERS, WIDTH, HIDDEN, BATCH = 4, 8, 24, 8
+
+
+def _layer(x, p):
+    centred = x - x.mean(-1, keepdims=True)
+    normed = centred * lax.rsqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return x + jax.nn.gelu(jnp.tanh(normed @ p["a"]) * jnp.sin(normed @ p["c"])) @ p["b"]
+
+
+def _unrolled(params, x):
+    for i in range(LAYERS):
+        x = _layer(x, jax.tree.map(lambda p: p[i], params))  # noqa: B023 - used at once
+    return (x**2).mean()
+
+
+def _scanned(params, x):
+    return (lax.scan(lambda x, p: (_layer(x, p), None), x, params)[0] ** 2).mean()
+
+
+def _with_dropout(params, x):
+    """A loop that carries a key and is given another one, with a constant and a loop inside."""
+    scale = x.mean()
+
+    def body(carry, p):
+        x, key = carry
+        key, own = jax.random.split(key)
+        mask = jax.random.bernoulli(own, 0.7, x.shape)
+        inner, _ = lax.scan(lambda y, w: (jnp.tanh(y * w + scale), None), x, p["a"].T[:3, :])
+        return (_layer(jnp.where(mask, inner, 0.0), p) + x, key), x.sum()
+
+    (x, _), sums = lax.scan(body, (x, jax.random.key(3)), params)
+    return (x**2).mean() + 0.1 * sums.sum()
+
+
+def _in_reverse(params, x):
+    return (lax.scan(lambda x, p: (_layer(x, p), None), x, params, reverse=True)[0] ** 2).mean()
+
+
+def _checkpointed(params, x):
+    return (lax.scan(jax.checkpoint(lambda x, p: (_layer(x, p), None)), x, params)[0] ** 2).mean()
+
+
+def _accumulated(params, x):
+    """The user's own microbatches: both passes stand in the body of a loop."""
+    parts = x.reshape(2, BATCH // 2, WIDTH)
+    return lax.map(lambda part: _scanned(params, part), parts).mean()
+
+
+LOSSES = {
+    "unrolled": _unrolled,
+    "scanned": _scanned,
+    "dropout": _with_dropout,
+    "reverse": _in_reverse,
+    "checkpointed": _checkpointed,
+    "accumulated": _accumulated,
+}
+
+
+def _step(loss):
+    optimizer = optax.sgd(1e-1, momentum=0.9)
+
+    def step(params, state, x):
+        value, grads = jax.value_and_grad(loss)(params, x)
+        updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(params, updates), state, value
+
+    return step, optimizer
+
+
+def _arguments(optimizer):
+    rng = np.random.default_rng(0)
+    shapes = {"a": (WIDTH, HIDDEN), "c": (WIDTH, HIDDEN), "b": (HIDDEN, WIDTH)}
+    params = {
+        name: jnp.asarray(rng.normal(0, 0.2, (LAYERS, *shape)), jnp.float32)
+        for name, shape in shapes.items()
+    }
+    return params, optimizer.init(params), jnp.asarray(rng.normal(size=(BATCH, WIDTH)), jnp.float32)
+
+
+def _traced(name):
+    step, optimizer = _step(LOSSES[name])
+    args = _arguments(optimizer)
+    jaxpr = jax.jit(step).trace(*args).jaxpr
+    return flatten(jaxpr, {}), jaxpr, jax.tree.leaves(args)
+
+
+def _run(jaxpr, leaves):
+    """The second step, which has what the first one has updated."""
+    run = jax.jit(jaxpr_as_fun(jaxpr))
+    return run(*run(*leaves)[: len(leaves) - 1], leaves[-1])
+
+
+@cache
+def _expected(name):
+    _, jaxpr, leaves = _traced(name)
+    return _run(jaxpr, leaves)
+
+
+def _kept_by(rule, groups):
+    """Choices by a rule of (number in the block, primitive)."""
+    return [
+        Choice(block, frozenset(v for v, (n, _) in block.number.items() if rule(n, block)))
+        for group in groups
+        for block in group.blocks
+    ]
+
+
+RULES = {
+    "nothing": lambda number, block: False,
+    "products": lambda n, block: block.equations[n].eqn.primitive.name == "dot_general",
+    "every third": lambda number, block: number % 3 == 0,
+}
+
+
+DEFAULT = {("unrolled", "products"), ("accumulated", "every third"), ("dropout", "nothing")}
+CASES = [
+    pytest.param(loss, rule, marks=() if (loss, rule) in DEFAULT else pytest.mark.slow)
+    for loss in LOSSES
+    for rule in RULES
+]
+
+
+@pytest.mark.parametrize(("loss", "rule"), CASES)
+def test_numbers_are_those_of_the_step(loss, rule):
+    flat, _, leaves = _traced(loss)
+    changed = rematerialized(flat, _kept_by(RULES[rule], block_groups(flat)))
+    for got, expected in zip(_run(changed, leaves), _expected(loss), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
+
+
+def _again(jaxpr):
+    return [
+        e.eqn.primitive.name
+        for e in equations(flatten(jaxpr, {}))
+        if COMPUTED_AGAIN in str(e.eqn.source_info.name_stack)
+    ]
+
+
+def test_equal_layers_are_one_group():
+    flat, _, _ = _traced("unrolled")
+    layers = max(block_groups(flat), key=lambda group: len(group.blocks))
+    # The first one has no gradient of its input, and so other equations.
+    assert len(layers.blocks) == LAYERS - 1
+    # Two products with the layer's input, and one with the gate's.
+    again = _again(rematerialized(flat, _kept_by(RULES["nothing"], [layers])))
+    assert again.count("dot_general") == 2 * (LAYERS - 1)
+
+
+def test_a_loop_stacks_what_is_kept_and_its_carry():
+    flat, jaxpr, _ = _traced("scanned")
+    (group,) = (g for g in block_groups(flat) if g.blocks[0].kind == "scan")
+    kept = _kept_by(RULES["products"], [group])
+    for choices, stacks in ((kept, 2 + 1), (_kept_by(RULES["nothing"], [group]), 1)):
+        loop = next(
+            e.eqn
+            for e in flatten(rematerialized(flat, choices), {}).equations
+            if e.eqn.primitive.name == "scan"
+        )
+        # Beside the carry itself: the products that are kept, and the carry of each trip.
+        assert len(loop.outvars) == 1 + stacks
+    assert not _again(jaxpr)
+
+
+def test_what_is_kept_is_not_computed_again():
+    flat, _, _ = _traced("unrolled")
+    groups = block_groups(flat)
+    everything = _kept_by(lambda number, block: True, groups)
+    assert not _again(rematerialized(flat, everything))
+    assert "dot_general" not in _again(rematerialized(flat, _kept_by(RULES["products"], groups)))
+
+
+def test_what_the_compiler_allocates_falls():
+    """The backward pass of each layer needs its own activations only."""
+    params, x = _arguments(optax.identity())[0], jnp.zeros((4096, WIDTH))
+    jaxpr = jax.jit(jax.grad(_scanned)).trace(params, x).jaxpr
+    flat = flatten(jaxpr, {})
+    changed = rematerialized(flat, _kept_by(RULES["nothing"], block_groups(flat)))
+    temporary = [
+        jax.jit(jaxpr_as_fun(each)).lower(*jax.tree.leaves((params, x))).compile().memory_analysis()
+        for each in (jaxpr, changed)
+    ]
+    stacks = 4096 * HIDDEN * 4 * LAYERS
+    assert temporary[1].temp_size_in_bytes < temporary[0].temp_size_in_bytes - stacks
+
+
+def test_effects_are_not_repeated():
+    def loss(params, x):
+        for i in range(LAYERS):
+            x = _layer(x, jax.tree.map(lambda p: p[i], params))  # noqa: B023 - used at once
+            jax.debug.callback(lambda: None)
+        return (x**2).mean()
+
+    step, optimizer = _step(loss)
+    jaxpr = jax.jit(step).trace(*_arguments(optimizer)).jaxpr
+    flat = flatten(jaxpr, {})
+    changed = rematerialized(flat, _kept_by(RULES["nothing"], block_groups(flat)))
+    names = [e.eqn.primitive.name for e in equations(flatten(changed, {}))]
+    assert names.count("debug_callback") == LAYERS
+
+
+def _levers(blocks, count, kept=(), kind="layers"):
+    return LeversRecord(
+        remat=(RematRecord(kind=kind, blocks=blocks, equations=count, kept=kept),),
+        recompute_seconds=0.0,
+        without=WithoutLeversRecord(step_seconds=1.0, peak_bytes=1, fits=False),
+    )
+
+
+@pytest.mark.parametrize(
+    ("levers", "message"),
+    [
+        (_levers(("99999",), 3), "no block of 3 equations at 99999"),
+        (_levers(("0",), 10**6), "no block of 1000000 equations at 0"),
+        (_levers(("0",), 2, kind="scan"), "no block of 2 equations at 0"),
+        (_levers(("0", "1"), 2), "the blocks at 0 and 1 overlap"),
+        (_levers(("0",), 2, (KeptRecord(at="1:out9", value=""),)), "has no result 9"),
+    ],
+)
+def test_levers_of_another_step_are_refused(levers, message):
+    flat, _, _ = _traced("scanned")
+    with pytest.raises(PlanError, match=message):
+        with_levers(flat, levers)
+
+
+def test_a_record_names_the_choice():
+    flat, _, _ = _traced("scanned")
+    (group,) = (g for g in block_groups(flat) if g.blocks[0].kind == "scan")
+    block = group.blocks[0]
+    record = _levers((block.site,), block.count, (KeptRecord(at="0:out0", value=""),), "scan")
+    (choice,) = read_choices(flat, record)
+    assert (choice.block.site, choice.block.loop) == (block.site, block.loop)
+    assert choice.kept == {v for v, place in choice.block.number.items() if place == (0, 0)}
+
+
+def test_a_call_gets_levers_once():
+    step, optimizer = _step(_unrolled)
+    call = traced_call(step, _arguments(optimizer), {})
+    levers = _levers(("0",), 5)
+    changed = levered_call(call, levers, {})
+    assert levered_call(changed, levers, {}) is changed
+    assert changed.own_jaxpr is call.jaxpr
+    assert levered_call(call, None, {}) is call

@@ -1,0 +1,161 @@
+"""Levers where memory decides: plans that fit only with them run, and are never slower than what
+people use.
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import automap
+from automap.config import read_options
+from automap.errors import InfeasiblePlanError, InputError
+from automap.jaxpr.blocks import block_groups
+from automap.plan.levers import LeversRecord, WithoutLeversRecord
+from automap.planner.levers import find_with_levers, levered_workload
+from automap.planner.records import build_plan
+from automap.planner.remat import keep_nothing, keep_products, remat_records
+from automap.planner.sharding import find
+from automap.program.trace import trace_step
+from automap.topology import get_topology
+
+
+LAYERS, WIDTH, BATCH = 4, 16, 2048
+TOPOLOGY = "v5e:2x4"
+
+
+def _layer(x, p):
+    normed = x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+    return x + jax.nn.gelu(jnp.tanh(normed @ p["a"]) * (normed @ p["c"])) @ p["b"]
+
+
+def _unrolled(params, x):
+    x = x @ params["in"]
+    for i in range(LAYERS):
+        x = _layer(x, params["layers"][i])
+    return (x**2).mean()
+
+
+def _scanned(params, x):
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *params["layers"])
+    x = jax.lax.scan(lambda x, p: (_layer(x, p), None), x @ params["in"], stacked)[0]
+    return (x**2).mean()
+
+
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+
+
+def _step(loss):
+    def step(params, state, x):
+        value, grads = jax.value_and_grad(loss)(params, x)
+        updates, state = OPTIMIZER.update(grads, state)
+        return optax.apply_updates(params, updates), state, value
+
+    return step
+
+
+def _arguments(batch=BATCH):
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(0, 0.2, shape), jnp.float32)
+
+    layers = [
+        {"a": normal(WIDTH, 64), "c": normal(WIDTH, 64), "b": normal(64, WIDTH)}
+        for _ in range(LAYERS)
+    ]
+    params = {"in": normal(WIDTH, WIDTH), "layers": layers}
+    return params, OPTIMIZER.init(params), normal(batch, WIDTH)
+
+
+GREEDY = read_options(strategy="greedy", budget=3.0)
+
+
+def _limited(workload, share):
+    """Options with a share of what the smallest plan needs, and that plan's outcome."""
+    none = replace(GREEDY, levers=())
+    topology = get_topology(TOPOLOGY)
+    # With next to nothing allowed the best is the smallest.
+    smallest = find(workload, topology, replace(none, memory_limit_bytes=1.0))
+    limit = share * smallest.best.estimate.peak_bytes
+    return replace(GREEDY, memory_limit_bytes=limit), topology
+
+
+@pytest.mark.parametrize("loss", [pytest.param(_unrolled, marks=pytest.mark.slow), _scanned])
+def test_a_step_fits_that_does_not_without(loss):
+    workload = trace_step(_step(loss), _arguments(), platform="tpu")
+    options, topology = _limited(workload, 0.7)
+    outcome = find_with_levers(workload, topology, options)
+    assert outcome.context.objective.fits(outcome.best.estimate)
+    plan = build_plan(outcome)
+    assert plan.levers is not None
+    assert not plan.levers.without.fits
+    assert plan.predicted.peak_bytes < options.memory_limit_bytes < plan.levers.without.peak_bytes
+    assert 0 < plan.levers.recompute_seconds < plan.predicted.compute_seconds
+    # What people use, with every preset: no better by the evaluator.
+    groups = block_groups(workload.reemitter.flat)
+    without = WithoutLeversRecord(step_seconds=1.0, peak_bytes=1, fits=False)
+    for policy in (keep_nothing, keep_products):
+        levers = LeversRecord(
+            remat=remat_records(groups, policy(groups)), recompute_seconds=0.0, without=without
+        )
+        presets = find(levered_workload(workload, levers, "tpu"), topology, options)
+        for preset in presets.context.best_per_preset.values():
+            if presets.context.objective.fits(preset.estimate):
+                assert outcome.best.estimate.step_seconds <= preset.estimate.step_seconds
+
+
+def test_nothing_changes_where_all_fits():
+    workload = trace_step(_step(_unrolled), _arguments(), platform="tpu")
+    topology = get_topology(TOPOLOGY)
+    outcome = find_with_levers(workload, topology, GREEDY)
+    assert outcome.levers is None
+    alone = find(workload, topology, replace(GREEDY, levers=()))
+    assert outcome.best.estimate == alone.best.estimate
+
+
+def test_without_levers_nothing_fits():
+    workload = trace_step(_step(_unrolled), _arguments(), platform="tpu")
+    options, _ = _limited(workload, 0.7)
+    limit = options.memory_limit_bytes / 2**30
+    args = _step(_unrolled), _arguments()
+    with pytest.raises(InfeasiblePlanError):
+        automap.plan(
+            *args, topology=TOPOLOGY, strategy="greedy", budget=1, memory_limit=limit, levers="none"
+        )
+    with pytest.raises(InputError, match="unknown lever 'rematerialize'"):
+        automap.plan(*args, topology=TOPOLOGY, levers="rematerialize")
+
+
+@pytest.mark.parametrize("loss", [pytest.param(_unrolled, marks=pytest.mark.slow), _scanned])
+def test_a_plan_with_levers_runs_as_the_step(loss):
+    step, args = _step(loss), _arguments()
+    workload = trace_step(step, args, platform="cpu")
+    smallest = find(
+        workload, get_topology("local"), replace(GREEDY, levers=(), memory_limit_bytes=1.0)
+    )
+    plan = automap.plan(
+        step,
+        args,
+        topology="local",
+        strategy="greedy",
+        budget=3,
+        memory_limit=0.8 * smallest.best.estimate.peak_bytes / 2**30,
+    )
+    assert plan.levers is not None
+    again = automap.Plan.from_json(plan.to_json())
+    planned, plain = again.jit(step), jax.jit(step)
+    expected = args
+    for _ in range(3):
+        expected = (*plain(*expected)[:2], args[2])
+    got = args
+    for _ in range(3):
+        got = (*planned(*got)[:2], args[2])
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)
+    # The plan of another step has other blocks.
+    with pytest.raises(automap.PlanError):
+        again.jit(_step(lambda params, x: (x @ params["in"]).mean()))(*args)
