@@ -6,6 +6,8 @@ devices of stages.
 
 `automap.jaxpr.microbatch.build`     making equations: those of a traced function, over
                                      variables of a program that is being built
+`automap.jaxpr.microbatch.loops`     a step's microbatches as loops: the program of `separate`
+                                     as equations, its loops as `lax.scan`
 `automap.jaxpr.microbatch.rules`     which operations can be done one microbatch at a time: one
                                      rule per primitive
 `automap.jaxpr.microbatch.separate`  a traced step -> its program in microbatches

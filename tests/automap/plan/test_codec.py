@@ -206,7 +206,7 @@ def plans(draw):
                 max_size=2,
                 unique_by=lambda constraint: constraint["at"],
             ),
-            **dict.fromkeys(("pipeline", "placement", "streams"), st.none()),
+            **dict.fromkeys(("pipeline", "placement", "streams", "levers"), st.none()),
             predicted=predicted_costs(some_axes),
             verified=VERIFIED,
             refined=st.none() | refined(),
@@ -349,6 +349,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     data.setdefault("verified", None)
     data.setdefault("refined", None)
     data.setdefault("program", None)
+    data.setdefault("levers", None)
     for field, value in (("arguments", []), ("weak_inputs", []), ("jax_version", "")):
         data["workload"].setdefault(field, value)
     data["mesh"].setdefault("devices", None)

@@ -27,7 +27,7 @@ LONG = {"batch": 16, "seq": 256}
 
 
 def options(limit_bytes, **more):
-    return Options(strategy="greedy", memory_limit_bytes=limit_bytes, **more)
+    return Options(strategy="greedy", memory_limit_bytes=limit_bytes, levers=(), **more)
 
 
 def least_bytes(step, topology=FOUR):
@@ -177,7 +177,13 @@ def test_pipelines_and_comparisons_say_the_same(large):
             plan_workload(
                 trace_step(*llama_tiny(**LONG)),
                 FOUR,
-                Options(space=space, memory_limit_bytes=limit_bytes / 2, stages=1, microbatches=1),
+                Options(
+                    space=space,
+                    memory_limit_bytes=limit_bytes / 2,
+                    stages=1,
+                    microbatches=1,
+                    levers=(),
+                ),
             )
         assert "one program for all devices needs" in str(error.value)
         assert "rematerialize each layer with jax.checkpoint" in str(error.value)

@@ -1,0 +1,224 @@
+"""Plans with levers under less and less memory, beside what people use, and by the compilers.
+
+    python -m scripts.compare_levers -o docs/reports/levers.md                    the frontier
+    python -m scripts.compare_levers -o docs/reports/levers.md --compiler tpu     and its memory
+
+Small variants of four models, their layers in a loop. A limit is a share of what the fastest plan
+needs that memory does not limit. "none", "full" and "minimal" are the best preset that fits, of the
+step as it is, with nothing kept of each layer, and with its products (MaxText's policies). With
+`--compiler` the plan without a limit and one with levers are compiled ahead of time.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import click
+import jax
+from rich.progress import track
+
+from automap.choices import CompilerName
+from automap.config import Options, read_options
+from automap.errors import CompilerError
+from automap.jaxpr.blocks import block_groups
+from automap.plan.levers import LeversRecord, WithoutLeversRecord
+from automap.planner.levers import find_with_levers, levered_workload
+from automap.planner.records import Outcome
+from automap.planner.remat import Kept, keep_nothing, keep_products, remat_records
+from automap.planner.sharding import find
+from automap.program.trace import Workload, trace_step
+from automap.step.step import traced_call
+from automap.topology import get_topology
+from automap.topology.model import Topology
+from models.gpt import GptConfig, gpt
+from models.moe import MoeConfig, moe
+from models.t5 import T5Config, t5
+from models.training import TrainStep
+from models.vit import VitConfig, vit
+from scripts.tables import made_by, markdown, replace_table
+from scripts.witnesses import compile_witness
+
+
+SHARES: Final = (1.0, 0.7, 0.5, 0.35)
+COMPILED_SHARE: Final = 0.5
+_TOPOLOGIES: Final = {"tpu": "v5e:2x2", "gpu": "4xh100"}
+_SEARCH: Final = read_options(strategy="greedy", budget=8.0)
+
+
+def _gpt() -> TrainStep:
+    sizes = GptConfig(depth=6, d_model=512, heads=8, positions=512, vocab=8192, layers="scanned")
+    return gpt(sizes, batch=32, seq=512, dtype="bfloat16")
+
+
+def _t5() -> TrainStep:
+    sizes = T5Config(
+        depth=4, d_model=512, d_kv=64, d_ff=2048, heads=8, vocab=8192, layers="scanned"
+    )
+    return t5(sizes, batch=32, seq=512, dtype="bfloat16")
+
+
+def _moe() -> TrainStep:
+    sizes = MoeConfig(
+        depth=4,
+        d_model=512,
+        heads=8,
+        experts=8,
+        room=1.25,
+        positions=512,
+        vocab=8192,
+        layers="scanned",
+    )
+    return moe(sizes, batch=16, seq=512, dtype="bfloat16")
+
+
+def _vit() -> TrainStep:
+    sizes = VitConfig(depth=6, d_model=512, heads=8, layers="scanned")
+    return vit(sizes, batch=64, dtype="bfloat16")
+
+
+MODELS: Final = {"GPT": _gpt, "T5": _t5, "MoE": _moe, "ViT": _vit}
+_Policy = Callable[[list], Kept]
+POLICIES: Final[dict[str, _Policy | None]] = {
+    "none": None,
+    "full": keep_nothing,
+    "minimal": keep_products,
+}
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """One model: its fastest plan, and the outcome with levers at each share of its memory, with
+    the step of each policy's best preset that fits.
+    """
+
+    name: str
+    fastest: Outcome
+    at_share: dict[float, tuple[Outcome, dict[str, float]]]
+
+
+def _policies(workload: Workload, topology: Topology) -> Iterator[tuple[str, Workload]]:
+    """The step with what people use."""
+    assert workload.reemitter is not None  # noqa: S101 - it was traced
+    groups = block_groups(workload.reemitter.flat)
+    without = WithoutLeversRecord(step_seconds=0.0, peak_bytes=0, fits=False)
+    for name, keep in POLICIES.items():
+        if keep is None:
+            yield name, workload
+            continue
+        records = remat_records(groups, keep(groups))
+        levers = LeversRecord(remat=records, recompute_seconds=0.0, without=without)
+        yield name, levered_workload(workload, levers, topology.platform)
+
+
+def frontier(name: str, topology: Topology, shares: tuple[float, ...]) -> Frontier:
+    """The frontier of a model on a machine."""
+    model = MODELS[name]()
+    workload = trace_step(*model.target, platform=topology.platform, target=name)
+    fastest = find(workload, topology, replace(_SEARCH, levers=()))
+    policies = dict(_policies(workload, topology))
+    at_share = {}
+    for share in shares:
+        options = replace(_SEARCH, memory_limit_bytes=share * fastest.best.estimate.peak_bytes)
+        steps = {
+            policy: _fastest_preset(other, topology, options) for policy, other in policies.items()
+        }
+        at_share[share] = find_with_levers(workload, topology, options), steps
+    return Frontier(name, fastest, at_share)
+
+
+def _fastest_preset(workload: Workload, topology: Topology, options: Options) -> float:
+    """Seconds of the best preset that fits; inf where none does."""
+    # A preset's own price takes no search.
+    alone = replace(options, preset="data-parallel", levers=())
+    context = find(workload, topology, alone).context
+    fitting = [
+        preset.estimate.step_seconds
+        for preset in context.best_per_preset.values()
+        if context.objective.fits(preset.estimate)
+    ]
+    return min(fitting, default=float("inf"))
+
+
+def _milliseconds(seconds: float) -> str:
+    return "-" if seconds == float("inf") else f"{seconds * 1e3:.2f}"
+
+
+def frontier_table(frontiers: list[Frontier]) -> str:
+    """Step over memory."""
+    header = ["model", "share", "limit GiB", "with levers ms", "peak GiB"]
+    rows = []
+    for each in frontiers:
+        for share, (outcome, steps) in each.at_share.items():
+            limit = share * each.fastest.best.estimate.peak_bytes
+            estimate = outcome.best.estimate
+            fits = outcome.context.objective.fits(estimate)
+            with_levers = _milliseconds(estimate.step_seconds) if fits else "-"
+            used = "" if outcome.levers is None else "*"
+            rows.append(
+                [
+                    each.name,
+                    f"{share:.0%}",
+                    f"{limit / 2**30:.2f}",
+                    with_levers + (used if fits else ""),
+                    f"{estimate.peak_bytes / 2**30:.2f}",
+                    *(_milliseconds(steps[policy]) for policy in POLICIES),
+                ]
+            )
+    return markdown([*header, *(f"{policy} ms" for policy in POLICIES)], rows)
+
+
+def memory_table(names: list[str], topology: Topology) -> str:
+    """Predicted and compiled bytes of plans with and without levers."""
+    header = ["model", "plan", "predicted GiB", "compiled GiB", "ratio"]
+    rows = []
+    for name in track(names, "compiling"):
+        found = frontier(name, topology, (COMPILED_SHARE,))
+        call = traced_call(*MODELS[name]().target)
+        falls = []
+        for plan, outcome in (
+            ("fastest", found.fastest),
+            ("with levers", found.at_share[COMPILED_SHARE][0]),
+        ):
+            predicted = outcome.best.estimate.peak_bytes
+            try:
+                compiled = compile_witness(outcome, call).peak_bytes or float("nan")
+            except CompilerError as error:
+                click.echo(f"{name} {plan}: {error}", err=True)
+                continue
+            falls.append((predicted, compiled))
+            cells = (predicted / 2**30, compiled / 2**30, predicted / compiled)
+            rows.append([name, plan, *(f"{cell:.2f}" for cell in cells)])
+        if len(falls) == 2:
+            (before, after), (less, fewer) = falls
+            cells = (less / before, fewer / after, less / before / (fewer / after))
+            rows.append([name, "the second over the first", *(f"{c:.2f}" for c in cells)])
+    return markdown(header, rows)
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--only", multiple=True, help="of these models: GPT, T5, MoE, ViT")
+@click.option("--compiler", type=click.Choice(["tpu", "gpu"]), help="compare memory with it")
+def main(output: Path | None, only: tuple[str, ...], compiler: CompilerName | None) -> None:
+    """Run the comparison."""
+    # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
+    jax.config.update("jax_platforms", "cpu")
+    names = [name for name in MODELS if not only or name in only]
+    topology = get_topology(_TOPOLOGIES[compiler or "tpu"])
+    if compiler is None:
+        table = frontier_table([frontier(n, topology, SHARES) for n in track(names, "planning")])
+    else:
+        table = memory_table(names, topology)
+    if output is None:
+        click.echo(table)
+        return
+    flags = "".join(f" --only {name}" for name in only)
+    flags += f" --compiler {compiler}" if compiler else ""
+    machine = f"jax {jax.__version__}, {topology.name}, planned on a CPU host"
+    command = f"python -m scripts.compare_levers -o {output}{flags}"
+    replace_table(output, made_by(command, machine) + table, compiler or "frontier")
+
+
+if __name__ == "__main__":
+    main()
