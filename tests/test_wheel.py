@@ -66,7 +66,7 @@ def test_it_plans():
     assert rl.WHOSE == "the user"
     assert plan.predicted.fits
 """,
-}  # fmt: skip
+}
 
 
 def _run(command: list[str], folder: Path, **environment: str) -> str:

@@ -49,6 +49,25 @@ def test_a_command_prints_json_of_the_documented_shape(name):
     assert set(json.loads(done.stdout)) == _documented()[name]
 
 
+def test_a_simulation_has_the_documented_shape(tmp_path):
+    path = str(tmp_path / "plan.json")
+    assert _run("plan", *MLP, "-o", path).exit_code == 0
+    done = _run("simulate", path, "--json")
+    assert set(json.loads(done.stdout)) == _documented()["simulate"]
+    written = _run("export", path, "--to", "maxtext", "--json")
+    assert set(json.loads(written.stdout)) == _documented()["export"]
+
+
+@pytest.mark.slow
+def test_a_verification_has_the_documented_shape(tmp_path):
+    path = str(tmp_path / "plan.json")
+    assert _run("plan", *MLP, "-o", path).exit_code == 0
+    words = ["--target", "tests.steps:mlp", "--compiler", "cpu", "--no-cache", "--no-numerics"]
+    done = _run("verify", path, *words, "--json")
+    assert done.exit_code == 0, done.output
+    assert set(json.loads(done.stdout)) == _documented()["verify"]
+
+
 def test_every_command_has_json_quiet_and_verbose_and_is_on_the_page():
     for name, command in main.commands.items():
         flags = {flag for parameter in command.params for flag in parameter.opts}
