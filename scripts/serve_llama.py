@@ -20,8 +20,8 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.serve_llama"
-TOPOLOGIES = ("1xh100", "2xh100", "8xh100")
-BUDGET_SECONDS = 30.0
+TOPOLOGIES = ("1xh100", "8xh100")
+BUDGET_SECONDS = 20.0
 # What is served -> its target, its arguments, tokens that a request gets of a step.
 STEPS = {
     "decode, 1 request": ("llama_8b_decode", {"requests": "1"}, 1),
