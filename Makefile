@@ -14,9 +14,9 @@ need_python = @{ test -n "$(1)" && $(1) -c '$(IS_USABLE)' 2>/dev/null; } || { ec
 BIN = .venv/bin
 # Tests of one file share what they build, so one process runs them all.
 PARALLEL = -q -n 2 --dist loadfile
-NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler and not corpus
+NOT_HARDWARE = not gpu and not tpu_compiler and not gpu_compiler and not corpus and not browser
 
-.PHONY: demo test test-slow test-compilers test-corpus test-examples test-newest docs fuzz clean
+.PHONY: demo test test-slow test-compilers test-corpus test-examples test-browser test-newest docs fuzz clean
 
 # What plans and trains the models of this repository: no agents (torch), no linters.
 .venv/models: pyproject.toml constraints.txt
@@ -80,6 +80,14 @@ test-corpus: .venv-corpus/ready
 
 test-examples: .venv-examples/ready
 	.venv-examples/bin/pytest -q -m 'slow or not slow' tests/examples
+
+# The pages of plans in a headless browser: the system's chromium, where it is installed.
+.venv/browser: .venv/ready
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev,rl,browser]'
+	touch $@
+
+test-browser: .venv/browser
+	$(BIN)/pytest -q -m browser tests/automap/report
 
 .venv-newest/ready: pyproject.toml
 	$(call need_python,$(NEWEST),NEWEST)

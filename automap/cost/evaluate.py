@@ -40,6 +40,7 @@ from automap.cost.traffic.flows import (
     REDUCE_SCATTER,
     last_dim_splits,
 )
+from automap.plan.memory_curve import MemoryCurveRecord
 from automap.space.point import SplitClasses
 from automap.topology.model import Topology
 
@@ -217,6 +218,17 @@ class Evaluator:
         collectives = self.tables.collectives(sharding)
         return self.memory_timeline.memory(
             self.stored_local(sharding), collectives.copied, collectives.is_repeat
+        )
+
+    def memory_curve(self, split_classes: SplitClasses) -> MemoryCurveRecord:
+        """What a device holds over the step under `split_classes`."""
+        sharding = shardings(self.tables, self.n_classes, split_classes)
+        collectives = self.tables.collectives(sharding)
+        return self.memory_timeline.curve(
+            self.stored_local(sharding),
+            collectives.copied,
+            collectives.is_repeat,
+            self.tables.program.problem.graph,
         )
 
     def stored_local(self, sharding: Shardings) -> np.ndarray:

@@ -8,6 +8,8 @@ local (bytes on a device for each byte of a stored shape, `automap.cost.stored_s
 program's.  So live is the running sum of two sparse
 matrices, made once, times two vectors: only positions where something changes are kept
                                                              -> in: `MemoryTimeline.peak_bytes`
+Over the step, of the positions of each of `_POINTS` equal parts the one with the most bytes is kept
+                                                             -> in: `MemoryTimeline.curve`
 A copy that later operations find gathered already lives until the last of them: its end moves
                                                              -> in: `_extend_copies`
 """
@@ -16,21 +18,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 import math
+import re
+from typing import Final
 
 import numpy as np
 from scipy import sparse
 
 from automap.backends.arrays import Scratch
 from automap.cost.edges import Copies
+from automap.jaxpr.names import readable
+from automap.plan.memory_curve import HeldRecord, MemoryCurveRecord
 from automap.program.problem import Problem
 from hlo_tools.analyses.liveness import Buffers
 from hlo_tools.analyses.phases import Phase
+from hlo_tools.graph import Graph
 
 
 # `BufferTable.kind` of the step's inputs: their roles, in this order.
 INPUT_KINDS = ("parameter", "optimizer state", "other state", "batch", "rng key", "constant")
 # Of all other buffers, by the phase that makes them. Kinds of inputs are below these two.
 TEMPORARY_KIND, ACTIVATION_KIND = len(INPUT_KINDS), len(INPUT_KINDS) + 1
+_POINTS: Final = 160
+_MOST_HELD: Final = 12
+_NUMBERS: Final = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -38,10 +48,12 @@ class BufferTable:
     """Intervals in schedule positions, both ends included: of buffers, [buffers], and of copies
     that exist only where an edge gathers, `copy_*` [copies].
 
-    `shape` is the stored shape that says how many bytes a device has of a buffer; `n_bytes` are
-    those of the whole value. `copy_repeats` is `Copies.repeats`.
+    `value` is the value that says how large a buffer is, -1 for scratch; `shape` is the stored
+    shape that says how many bytes a device has of it; `n_bytes` are those of the whole value.
+    `copy_repeats` is `Copies.repeats`.
     """
 
+    value: np.ndarray
     shape: np.ndarray
     n_bytes: np.ndarray
     birth: np.ndarray
@@ -145,6 +157,55 @@ class MemoryTimeline:
             activation_bytes=float(held[alive].sum()),
         )
 
+    def curve(
+        self, local: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray, graph: Graph
+    ) -> MemoryCurveRecord:
+        """What a device holds over the step, and the largest of what it holds at the peak."""
+        b = self.buffers
+        live = self._live(local, gathered, is_repeat)
+        held = b.n_bytes * local[b.shape]
+        stored = self.input_bytes(local)
+        # Running sums of what begins and ends at each position, as of `live`.
+        change = np.zeros(len(self.positions))
+        for ends, sign in ((b.birth, 1.0), (b.death + 1, -1.0)):
+            weights = sign * held * (b.kind == ACTIVATION_KIND)
+            np.add.at(change, np.searchsorted(self.positions, ends), weights)
+        activations = np.cumsum(change)
+        part = self.positions * _POINTS // max(int(self.positions[-1]) + 1, 1)
+        # Of each part the place with the most bytes, so that the curve has the peak itself.
+        order = np.lexsort((-live, part))
+        kept = order[np.concatenate([[True], np.diff(part[order]) > 0])]
+        temporaries = np.maximum(live - stored - activations, 0.0)
+        return MemoryCurveRecord(
+            stored=round(stored),
+            at=tuple((part[kept] / _POINTS).tolist()),
+            activations=tuple(np.rint(np.maximum(activations[kept], 0.0)).astype(int).tolist()),
+            temporaries=tuple(np.rint(temporaries[kept]).astype(int).tolist()),
+            held=self._held(held, gathered, int(live.argmax()), graph),
+        )
+
+    def _held(
+        self, held: np.ndarray, gathered: np.ndarray, slot: int, graph: Graph
+    ) -> tuple[HeldRecord, ...]:
+        """The largest of what is alive at an index of `live` and is no input, like results
+        together.
+        """
+        b, at = self.buffers, self.positions[slot]
+        alive = (b.birth <= at) & (at <= b.death) & (b.kind >= TEMPORARY_KIND)
+        totals: dict[str, tuple[int, float]] = {}
+        for index in np.flatnonzero(alive).tolist():
+            name = _result_name(graph, int(b.value[index]))
+            count, size = totals.get(name, (0, 0.0))
+            totals[name] = count + 1, size + float(held[index])
+        copies = (b.copy_birth <= at) & (at <= b.copy_death) & (gathered[b.copy_edge] > 0)
+        if copies.any():
+            size = float(gathered[b.copy_edge[copies]].sum())
+            totals["tensors gathered for their use"] = int(copies.sum()), size
+        rows = sorted(totals.items(), key=lambda row: (-row[1][1], row[0]))[:_MOST_HELD]
+        return tuple(
+            HeldRecord(name=name, count=count, bytes=round(size)) for name, (count, size) in rows
+        )
+
     @cached_property
     def _n_repeats(self) -> int:
         return int(self.buffers.copy_repeats[:, 2].max(initial=-1)) + 1
@@ -220,6 +281,19 @@ class MemoryTimeline:
         np.subtract.at(change, new[moved], n_bytes)
 
 
+def _result_name(graph: Graph, value: int) -> str:
+    """What people call a value: the operation that makes it, with `*` for the numbers of layers."""
+    if value < 0:
+        return "scratch of an operation"
+    producer = graph.values[value].producer
+    if producer < 0:
+        return "an input's buffer"
+    op = graph.ops[producer]
+    # The first part of a name is the jitted step's own.
+    name = readable(op.op_name).partition("/")[2] or op.opcode
+    return f"{_NUMBERS.sub('*', name)} {graph.values[value].dtype}{list(graph.values[value].dims)}"
+
+
 def buffer_table(
     problem: Problem,
     live: Buffers,
@@ -239,6 +313,7 @@ def buffer_table(
     begins = [position[s.op] for s in scratch]
     ends = [max(position[s.op], position[s.until]) for s in scratch]
     return BufferTable(
+        value=np.concatenate([live.value, np.full(len(scratch), -1)]),
         shape=shape,
         n_bytes=np.array([*(n_bytes[v] for v in live.value), *scratch_bytes], float),
         birth=np.concatenate([live.birth, np.array(begins, np.int64)]),

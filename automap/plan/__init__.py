@@ -14,6 +14,8 @@ no code.
 `automap.plan.file`      the plan file: bytes to JSON values and back
 `automap.plan.levers`    the `levers` field of a plan: what trades time for memory, each as
                          data that is applied again without a search
+`automap.plan.memory_curve`  the `memory_curve` field of a plan: what a device holds over the step,
+                         and at the peak
 `automap.plan.parts`     what a plan consists of: one frozen record per object of the plan file
 `automap.plan.pipeline`  the `pipeline` field of a plan: stages on devices of their own, their
                          schedule, and what each is predicted to be

@@ -182,6 +182,10 @@ _ROWS: Final[Mapping[str, Callable[[PlanRecord], Sequence[str]]]] = {
     "compiled": lambda plan: [
         compiled_plan_text(row) for row in (plan.refined.compiled if plan.refined else ())
     ],
+    "alive at the peak": lambda plan: [
+        f"{row.count} {row.name}, {bytes_text(row.bytes)}"
+        for row in (plan.memory_curve.held if plan.memory_curve else ())
+    ],
     "warnings": lambda plan: plan.warnings,
 }
 

@@ -27,6 +27,10 @@ from automap.plan.checks import (
     repeated,
 )
 from automap.plan.levers import LeversRecord as LeversRecord
+from automap.plan.memory_curve import (
+    HeldRecord as HeldRecord,
+    MemoryCurveRecord as MemoryCurveRecord,
+)
 from automap.plan.parts import (
     CollectiveRecord as CollectiveRecord,
     ConflictRecord as ConflictRecord,
@@ -82,6 +86,7 @@ class PlanRecord:
     - `decisions`, `conflicts`: the reasons, in the order in which they are told.
     - `warnings`: what the user should know, a sentence each.
     - `program`: what one device does in a step; None for a pipeline, and in older files.
+    - `memory_curve`: what a device holds over the step; None for a pipeline, and in older files.
 
     Making one raises `PlanError` with the path of the field that does not agree with the rest.
     """
@@ -105,6 +110,7 @@ class PlanRecord:
     conflicts: tuple[ConflictRecord, ...] = ()
     warnings: tuple[str, ...] = ()
     program: ProgramRecord | None = field(default=None, metadata=codec.ADDED_LATER)
+    memory_curve: MemoryCurveRecord | None = field(default=None, metadata=codec.ADDED_LATER)
 
     def __repr__(self) -> str:
         """On one line what it is for, how fast it is and whether it fits."""
@@ -130,6 +136,9 @@ class PlanRecord:
                 raise refuse("mesh.devices", list(self.mesh.devices), allowed)
             if self.program is not None:
                 raise refuse("program", "tasks", "null for a pipeline, whose stages have their own")
+            if self.memory_curve is not None:
+                allowed = "null for a pipeline, whose stages hold different things"
+                raise refuse("memory_curve", "points", allowed)
         if self.streams is not None:
             self._check_streams(self.streams)
         if self.levers is not None and (self.pipeline or self.streams) is not None:

@@ -191,6 +191,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             split_classes.mesh.names,
             workload.reemitter.source_by_path if workload.reemitter else {},
         ),
+        memory_curve=context.evaluator.memory_curve(split_classes),
     )
 
 

@@ -173,6 +173,14 @@ def _longest(title: str, rows: Sequence[OpRow | CollectiveRow], step_seconds: fl
 
 def _memory(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
     yield _figure("memory", "What a device holds when it holds most")
+    curve = plan.memory_curve
+    if curve is None:
+        return
+    yield _figure("curve", "What a device holds from the first operation of the step to the last")
+    if curve.held:
+        rows = [(escaped(row.name), str(row.count), bytes_text(row.bytes)) for row in curve.held]
+        title = "The largest that is alive at the peak, besides what is stored"
+        yield table(title, ("what", "number", "bytes on a device"), rows)
 
 
 def _plans(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from automap.pipeline.simulation import simulate_pipeline
 from automap.plan.explain import decision_text, search_text, spec_text
+from automap.plan.memory_curve import MemoryCurveRecord
 from automap.plan.parts import DecisionRecord
 from automap.plan.pipeline import PipelineRecord, device_names
 from automap.plan.record import PlanRecord, mesh_text
@@ -205,7 +206,28 @@ def _memory(plan: PlanRecord, topology: Topology) -> Values:
             for name, count in shares.items()
             if count
         ],
+        "curve": None if plan.memory_curve is None else _curve(plan.memory_curve),
     }
+
+
+def _curve(curve: MemoryCurveRecord) -> list[Values]:
+    """What is stored, activations and temporaries in each part of the step."""
+    ends = (*curve.at[1:], 1.0)
+    points = zip(curve.at, ends, curve.activations, curve.temporaries, strict=True)
+    return [
+        {
+            "start": start,
+            "end": end,
+            "stored": curve.stored,
+            "activations": activations,
+            "temporaries": temporaries,
+            "text": f"after {start:.0%} of the operations: "
+            f"{bytes_text(curve.stored + activations + temporaries)}\nstored "
+            f"{bytes_text(curve.stored)}, activations {bytes_text(activations)}, temporaries "
+            f"{bytes_text(temporaries)}",
+        }
+        for start, end, activations, temporaries in points
+    ]
 
 
 def _plans(plan: PlanRecord) -> Iterator[Values]:

@@ -33,6 +33,11 @@ const MEMORY = {
   activations: "var(--axis-1)",
   temporaries: "var(--bubble)",
 };
+const HELD = {
+  stored: "var(--axis-0)",
+  activations: MEMORY.activations,
+  temporaries: MEMORY.temporaries,
+};
 
 const STYLE = { fontSize: "12px", background: "none" };
 const ordinal = (colours) => ({ domain: Object.keys(colours), range: Object.values(colours) });
@@ -136,6 +141,53 @@ function memoryChart(width) {
           dx: -4,
           dy: -14,
           fill: "var(--limit)",
+        }),
+      ],
+    }),
+  ];
+}
+
+function curveChart(width) {
+  const { curve, limit, limit_text: limitText, peak } = data.memory;
+  const { size, unit } = unitFor(BYTE_UNITS, Math.max(limit, peak));
+  const rows = curve.flatMap((point) =>
+    Object.keys(HELD).map((part) => ({ ...point, part, bytes: point[part] / size })),
+  );
+  return [
+    legend(Object.entries(HELD)),
+    Plot.plot({
+      style: STYLE,
+      width,
+      height: 240,
+      marginLeft: 52,
+      x: { label: "operations that have begun", tickFormat: "%", domain: [0, 1] },
+      y: { label: unit, grid: true, domain: [0, (Math.max(limit, peak) / size) * 1.06] },
+      color: ordinal(HELD),
+      marks: [
+        Plot.rectY(rows, {
+          x1: "start",
+          x2: "end",
+          y: "bytes",
+          fill: "part",
+          order: Object.keys(HELD),
+          inset: 0,
+        }),
+        Plot.ruleY([limit / size], { stroke: "var(--limit)", strokeWidth: 2 }),
+        Plot.text([limitText], {
+          frameAnchor: "right",
+          y: limit / size,
+          dy: 9,
+          dx: -4,
+          fill: "var(--limit)",
+        }),
+        Plot.rectY(curve, {
+          x1: "start",
+          x2: "end",
+          y1: 0,
+          y2: (point) => d3.sum(Object.keys(HELD), (part) => point[part]) / size,
+          fill: "transparent",
+          ariaLabel: "text",
+          inset: 0,
         }),
       ],
     }),

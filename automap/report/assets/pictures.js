@@ -260,6 +260,7 @@ const CHARTS = {
   time: timeChart,
   profile: profileChart,
   memory: memoryChart,
+  curve: curveChart,
   plans: plansChart,
   pipeline: pipelineChart,
   streams: streamsChart,

@@ -1,9 +1,12 @@
-"""The memory profile against a walk over every position."""
+"""The memory profile, and the curve over a step, against a walk over every position."""
+
+from dataclasses import replace
 
 from hypothesis import given, strategies as st
 import numpy as np
 
 from automap.cost.memory import ACTIVATION_KIND, TEMPORARY_KIND, BufferTable, MemoryTimeline
+from hlo_tools.graph import Graph
 
 
 POSITIONS, SHAPES, EDGES = 12, 3, 3
@@ -27,6 +30,7 @@ def profiles(draw):
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=4)) if pairs else []
     repeats = np.array([(*p, i) for i, p in enumerate(chosen)], np.int64).reshape(-1, 3)
     buffers = BufferTable(
+        value=np.full(n_buffers, -1),
         shape=integers(0, SHAPES - 1, n_buffers),
         n_bytes=integers(1, 100, n_buffers).astype(float),
         birth=birth,
@@ -74,3 +78,27 @@ def test_the_peak_is_that_of_a_walk(case):
         sum(memory.input_bytes), held[buffers.kind < TEMPORARY_KIND].sum(), atol=1e-9
     )
     np.testing.assert_allclose(profile.input_bytes(local), sum(memory.input_bytes), atol=1e-9)
+
+
+@given(profiles())
+def test_the_curve_is_that_of_a_walk_and_has_its_peak(case):
+    buffers, local, gathered, is_repeat = case
+    # Inputs are there for the whole step, as the curve takes them to be.
+    is_input = buffers.kind < TEMPORARY_KIND
+    buffers = replace(
+        buffers,
+        birth=np.where(is_input, 0, buffers.birth),
+        death=np.where(is_input, POSITIONS - 1, buffers.death),
+    )
+    alive, forward = _walked(buffers, local, gathered, is_repeat)
+    profile = MemoryTimeline(buffers, SHAPES, EDGES)
+    curve = profile.curve(local, gathered, is_repeat, Graph.__new__(Graph))
+    columns = zip(curve.activations, curve.temporaries, strict=True)
+    totals = [curve.stored + sum(column) for column in columns]
+    # Three parts are rounded, each by half a byte.
+    assert abs(max(totals) - alive.max()) <= 1.5
+    # Fewer positions than parts: each position at which something changes is a point.
+    for total, activations in zip(totals, curve.activations, strict=True):
+        pairs = zip([*alive, curve.stored], [*forward, 0.0], strict=True)
+        assert any(abs(total - a) <= 1.5 and abs(activations - f) <= 0.5 for a, f in pairs)
+    assert sum(row.count for row in curve.held) >= 1 or max(totals) <= curve.stored + 1

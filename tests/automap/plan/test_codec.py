@@ -149,6 +149,15 @@ PROGRAM = {
 }
 
 
+CURVE = {
+    "stored": 7,
+    "at": [0.0, 0.25, 1.0],
+    "activations": [0, 5, 1],
+    "temporaries": [2, 0, 3],
+    "held": [{"name": "dot f32[8]", "count": 2, "bytes": 5}],
+}
+
+
 def predicted_costs(some_axes):
     memory = "parameters optimizer other_state inputs activations temporaries".split()
     seconds = "step compute collective bubble hidden".split()
@@ -219,6 +228,7 @@ def plans(draw):
             ),
             warnings=st.lists(text, max_size=3),
             program=st.none() | st.just(PROGRAM),
+            memory_curve=st.none() | st.just(CURVE),
         )
     )
     return draw(st.sampled_from([data, _unverified(data)]))
@@ -272,6 +282,32 @@ def test_a_program_with_a_column_too_short_or_too_deep_is_refused():
     deep |= {"texts": PROGRAM["texts"], "within": list(range(-1, 69)), "after": [[]] * 70}
     with pytest.raises(PlanError, match=r"program\.within\[65\]: .*at most 64 loops deep"):
         Plan.from_json(data | {"program": deep})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("at", [], "memory_curve.at: got 0; allowed: from 1 to 1000 points"),
+        ("at", [0.0, 0.5, 0.5], "memory_curve.at: got (0.0, 0.5, 0.5); allowed: increasing"),
+        ("at", [0.0, 0.5, 1.5], "memory_curve.at: got (0.0, 0.5, 1.5); allowed: increasing"),
+        ("at", [float("nan")] * 3, "memory_curve.at: got (nan, nan, nan); allowed: increasing"),
+        ("activations", [1], "memory_curve.activations: got (1,); allowed: 3 entries, as `at`"),
+        ("temporaries", [1, -1, 0], "memory_curve.temporaries: got (1, -1, 0); allowed: integers"),
+        ("stored", -1, "memory_curve.stored: got -1; allowed: an integer from 0"),
+        ("held", CURVE["held"] * 101, "memory_curve.held: got 101; allowed: at most 100 rows"),
+    ],
+)
+def test_a_curve_of_memory_that_is_none_is_refused(field, value, message):
+    data = copy.deepcopy(SAMPLE_JSON) | {"memory_curve": CURVE | {field: value}}
+    with pytest.raises(PlanError, match=re.escape(message)):
+        Plan.from_json(data)
+
+
+def test_what_is_alive_at_the_peak_is_told_apart():
+    old = Plan.from_json(SAMPLE_JSON | {"memory_curve": CURVE})
+    held = [{"name": "dot f32[8]", "count": 3, "bytes": 5}]
+    new = Plan.from_json(SAMPLE_JSON | {"memory_curve": CURVE | {"held": held}})
+    assert "3 dot f32[8], 5 B" in old.diff(new)
 
 
 @pytest.mark.parametrize(
@@ -350,6 +386,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     data.setdefault("refined", None)
     data.setdefault("program", None)
     data.setdefault("levers", None)
+    data.setdefault("memory_curve", None)
     for field, value in (("arguments", []), ("weak_inputs", []), ("jax_version", "")):
         data["workload"].setdefault(field, value)
     data["mesh"].setdefault("devices", None)

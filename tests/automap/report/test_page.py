@@ -8,7 +8,6 @@ from dataclasses import replace
 import hashlib
 from html.parser import HTMLParser
 import json
-from pathlib import Path
 import re
 
 from click.testing import CliRunner
@@ -18,8 +17,6 @@ import pytest
 import automap
 from automap.api.plan import Plan
 from automap.cli import main
-from automap.plan.pipeline import PipelineRecord, StageRecord
-from automap.plan.streams import OperatorRecord, StreamsRecord, StreamStageRecord
 from automap.report.html import element, escaped, table
 from automap.report.layers import folded_leaves
 from automap.report.page import report
@@ -27,11 +24,11 @@ from automap.report.page_data import page_data
 from automap.simulate.simulation import simulated_program
 from automap.terminal import printable
 from automap.topology import Topology
+from tests.automap.report.samples import HOSTILE, pipelined, sample, streamed
 from tests.steps import mlp
 
 
-SAMPLE = Plan.load(Path(__file__).resolve().parents[1] / "plan" / "plan_sample.json")
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&\u2028\u202e"
+SAMPLE = sample()
 
 
 class _Elements(HTMLParser):
@@ -65,28 +62,6 @@ def planned() -> Plan:
     """A plan with a program, of a step with repeated parts."""
     step, args = mlp()
     return automap.plan(step, args, topology="v5e:2x4", preset="zero-3")
-
-
-def _pipelined(stages: int = 3, microbatches: int = 4) -> Plan:
-    """The sample as a pipeline with a device a stage, and the rest on the last."""
-    count = SAMPLE.mesh.device_count
-    devices = [(s,) for s in range(stages - 1)] + [tuple(range(stages - 1, count))]
-    rows = tuple(
-        StageRecord(
-            devices=devices[s],
-            cut_after=None if s == stages - 1 else str(s),
-            layers=f"layer {s}",
-            forward_seconds=1e-3,
-            backward_seconds=2e-3,
-            reduce_seconds=5e-4,
-            sent_bytes=1000,
-            peak_bytes=2000,
-            transfer_seconds=1e-4,
-        )
-        for s in range(stages)
-    )
-    record = PipelineRecord(schedule="1f1b", microbatches=microbatches, stages=rows)
-    return replace(SAMPLE, pipeline=record, program=None, refined=None, streams=None)
 
 
 def _data(page: str) -> dict:
@@ -212,33 +187,34 @@ def test_the_parts_of_memory_are_the_peak(planned):
     assert sum(part["bytes"] for part in memory["parts"]) == pytest.approx(memory["peak"], abs=8)
 
 
+def test_memory_over_the_step_reaches_the_peak_and_stands_on_the_page(planned):
+    curve = page_data(planned, None)["memory"]["curve"]
+    parts = ("stored", "activations", "temporaries")
+    peak = max(sum(point[part] for part in parts) for point in curve)
+    assert peak == pytest.approx(planned.predicted.peak_bytes, abs=3)
+    assert curve[0]["start"] == 0 and curve[-1]["end"] == 1
+    page = report(planned)
+    assert 'data-chart="curve"' in page
+    assert escaped(planned.memory_curve.held[0].name) in page
+    assert 'data-chart="curve"' not in report(replace(planned, memory_curve=None))
+
+
 def test_a_pipeline_shows_every_pass_of_every_stage():
-    plan = _pipelined(stages=3, microbatches=4)
+    plan = pipelined(stages=3, microbatches=4)
     pipeline = page_data(plan, None)["pipeline"]
     kinds = Counter(row["kind"] for row in pipeline["passes"])
     assert kinds == {"forward": 12, "backward": 12, "all-reduce": 3}
     assert pipeline["left_out"] == 0
     assert max(row["end"] for row in pipeline["passes"]) == pytest.approx(pipeline["seconds"])
-    long = page_data(_pipelined(stages=3, microbatches=2000), None)["pipeline"]
+    long = page_data(pipelined(stages=3, microbatches=2000), None)["pipeline"]
     assert len(long["passes"]) + long["left_out"] == 3 * (2 * 2000 + 1)
     assert len(long["passes"]) <= 3000
     assert 'data-chart="pipeline"' in report(plan)
 
 
 def test_streams_show_groups_of_a_stage_at_one_time():
-    def stage(*groups: tuple[str, ...], seconds: float) -> StreamStageRecord:
-        made = tuple(tuple(OperatorRecord(at=o, label=f"op {o}") for o in g) for g in groups)
-        return StreamStageRecord(together="concurrent", groups=made, seconds=seconds)
-
-    record = StreamsRecord(
-        most_groups=None,
-        most_in_group=3,
-        sequential_seconds=5.0,
-        greedy_seconds=4.0,
-        stages=(stage(("a",), seconds=1.0), stage(("b", "c"), ("d",), seconds=2.0)),
-    )
     one = automap.plan(*mlp(), topology="1xv100", preset="data-parallel")
-    boxes = page_data(replace(one, streams=record), None)["streams"]["boxes"]
+    boxes = page_data(streamed(one), None)["streams"]["boxes"]
     assert [(b["start"], b["end"], b["lane"]) for b in boxes] == [(0, 1, 0), (1, 3, 0), (1, 3, 1)]
     assert boxes[1]["labels"] == ["op b", "op c"]
 
