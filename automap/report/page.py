@@ -179,7 +179,7 @@ def _memory(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
     yield _figure("curve", "What a device holds from the first operation of the step to the last")
     if curve.held:
         rows = [(escaped(row.name), str(row.count), bytes_text(row.bytes)) for row in curve.held]
-        title = "The largest that is alive at the peak, besides what is stored"
+        title = "The largest that is alive at the peak, besides what is stored; whole shapes"
         yield table(title, ("what", "number", "bytes on a device"), rows)
 
 

@@ -24,6 +24,7 @@ from automap.plan.refined import RefinementEnd
 from automap.topology import get_topology
 from tests.automap.broken_json import ACTIONS, changed, places
 from tests.automap.plan.json_values import amount, count, digest, rates, row, rows, text
+from tests.automap.plan.test_memory_curve import CURVE
 
 
 SAMPLE = Path(__file__).with_name("plan_sample.json")
@@ -146,15 +147,6 @@ PROGRAM = {
     "source": [4, 4, 4, 4],
     "phase": [5, 5, 5, 5],
     "axes": [4, 4, 4, 6],
-}
-
-
-CURVE = {
-    "stored": 7,
-    "at": [0.0, 0.25, 1.0],
-    "activations": [0, 5, 1],
-    "temporaries": [2, 0, 3],
-    "held": [{"name": "dot f32[8]", "count": 2, "bytes": 5}],
 }
 
 
@@ -282,32 +274,6 @@ def test_a_program_with_a_column_too_short_or_too_deep_is_refused():
     deep |= {"texts": PROGRAM["texts"], "within": list(range(-1, 69)), "after": [[]] * 70}
     with pytest.raises(PlanError, match=r"program\.within\[65\]: .*at most 64 loops deep"):
         Plan.from_json(data | {"program": deep})
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("at", [], "memory_curve.at: got 0; allowed: from 1 to 1000 points"),
-        ("at", [0.0, 0.5, 0.5], "memory_curve.at: got (0.0, 0.5, 0.5); allowed: increasing"),
-        ("at", [0.0, 0.5, 1.5], "memory_curve.at: got (0.0, 0.5, 1.5); allowed: increasing"),
-        ("at", [float("nan")] * 3, "memory_curve.at: got (nan, nan, nan); allowed: increasing"),
-        ("activations", [1], "memory_curve.activations: got (1,); allowed: 3 entries, as `at`"),
-        ("temporaries", [1, -1, 0], "memory_curve.temporaries: got (1, -1, 0); allowed: integers"),
-        ("stored", -1, "memory_curve.stored: got -1; allowed: an integer from 0"),
-        ("held", CURVE["held"] * 101, "memory_curve.held: got 101; allowed: at most 100 rows"),
-    ],
-)
-def test_a_curve_of_memory_that_is_none_is_refused(field, value, message):
-    data = copy.deepcopy(SAMPLE_JSON) | {"memory_curve": CURVE | {field: value}}
-    with pytest.raises(PlanError, match=re.escape(message)):
-        Plan.from_json(data)
-
-
-def test_what_is_alive_at_the_peak_is_told_apart():
-    old = Plan.from_json(SAMPLE_JSON | {"memory_curve": CURVE})
-    held = [{"name": "dot f32[8]", "count": 3, "bytes": 5}]
-    new = Plan.from_json(SAMPLE_JSON | {"memory_curve": CURVE | {"held": held}})
-    assert "3 dot f32[8], 5 B" in old.diff(new)
 
 
 @pytest.mark.parametrize(
