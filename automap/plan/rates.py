@@ -113,7 +113,7 @@ class RatesRecord:
             raise refuse("token_input", self.token_input, allowed)
 
 
-_CAUSES: Final = {
+CAUSES: Final = {
     "collectives": "collectives",
     "bubbles": "bubbles",
     "rematerialization": "rematerialization",
@@ -147,7 +147,7 @@ def rates_lines(rates: RatesRecord, step_seconds: float, devices: int) -> Iterat
             f"{_per_second(rates.tokens_per_second, devices)}"
         )
     lost = [
-        f"{_CAUSES[cause]} {seconds_text(seconds)}"
+        f"{CAUSES[cause]} {seconds_text(seconds)}"
         # A plan that someone has written may lose seconds in a step of none.
         + (f" ({seconds / step_seconds:.1%})" if step_seconds else "")
         for cause, seconds in rates.lost.by_cause.items()

@@ -23,6 +23,7 @@ from typing import Any, Final
 from automap.atomic_file import write_atomically
 from automap.plan.explain import conflict_lines, order_text, search_text, unsure_text, verified_text
 from automap.plan.parts import DecisionRecord
+from automap.plan.rates import ChangeRecord
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import refined_lines
 from automap.quantities import bytes_text, seconds_text
@@ -145,6 +146,8 @@ def _time(plan: PlanRecord, simulated: SimulationRecord | None) -> Iterator[str]
         yield _figure(
             "profile", "The step from its beginning to its end, on one device and its links"
         )
+    if plan.predicted.rates is not None and plan.predicted.rates.changes:
+        yield _changes(plan.predicted.rates.changes)
     rows = [
         (row.kind, "+".join(row.axes), row.phase, f"{row.count:,}", bytes_text(row.bytes))
         for row in plan.predicted.collectives
@@ -157,6 +160,20 @@ def _time(plan: PlanRecord, simulated: SimulationRecord | None) -> Iterator[str]
         for title, tasks in longest:
             if tasks:
                 yield _details(title, _longest(title, tasks[:_LONGEST], simulated.step_seconds))
+
+
+def _changes(changes: Sequence[ChangeRecord]) -> str:
+    cells = [
+        (
+            escaped(row.what),
+            f"{row.speedup:.3g} times",
+            seconds_text(row.step_seconds),
+            bytes_text(row.peak_bytes),
+        )
+        for row in changes
+    ]
+    heads = ("change", "samples a second", "step", "peak memory")
+    return table("What would help most, by the same prediction", heads, cells)
 
 
 def _longest(title: str, rows: Sequence[OpRow | CollectiveRow], step_seconds: float) -> str:

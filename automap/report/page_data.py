@@ -22,9 +22,10 @@ from automap.plan.explain import decision_text, search_text, spec_text
 from automap.plan.memory_curve import MemoryCurveRecord
 from automap.plan.parts import DecisionRecord
 from automap.plan.pipeline import PipelineRecord, device_names
+from automap.plan.rates import CAUSES, RatesRecord, mfu_text
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.streams import StreamsRecord
-from automap.quantities import bytes_text, seconds_text
+from automap.quantities import bytes_text, count_text, seconds_text
 from automap.report.layers import LeafRow, axis_names, folded_leaves
 from automap.simulate.simulation import SimulationRecord
 from automap.simulate.trace import Event
@@ -92,10 +93,27 @@ def summary_numbers(plan: PlanRecord) -> dict[str, tuple[str, str]]:
         "devices": (str(plan.mesh.device_count), f"{plan.topology['name']}: {mesh_text(plan)}"),
         "search": (f"{plan.search.evaluations:,} plans", search_text(plan)),
     }
+    numbers |= _rates_numbers(cost.rates, plan.mesh.device_count)
     if plan.pipeline is not None:
         record = plan.pipeline
         note = f"{record.microbatches} microbatches, schedule {record.schedule}"
         numbers["pipeline"] = (f"{len(record.stages)} stages", note)
+    return numbers
+
+
+def _rates_numbers(rates: RatesRecord | None, devices: int) -> dict[str, tuple[str, str]]:
+    """How well the devices are used, and how much is done in a second."""
+    if rates is None:
+        return {}
+    numbers: dict[str, tuple[str, str]] = {}
+    if rates.model_flops:
+        peak = f"{count_text(rates.peak_flops_per_s)}FLOP/s in {rates.peak_dtype} on each device"
+        numbers["MFU"] = (mfu_text(rates.mfu), f"of {peak}")
+    done = {"tokens": rates.tokens_per_second, "samples": rates.samples_per_second}
+    for name, rate in done.items():
+        if rate:
+            note = f"{count_text(rate / devices)}/s on each device"
+            numbers[f"{name} a second"] = (f"{count_text(rate)}/s", note)
     return numbers
 
 
@@ -131,6 +149,9 @@ def _time(plan: PlanRecord, simulated: SimulationRecord | None) -> Values:
     bars = [_part("the step", name, seconds, step) for name, seconds in parts.items() if seconds]
     if cost.hidden_seconds:
         bars.append(_part("beside computation", "hidden collectives", cost.hidden_seconds, step))
+    # What is left are products at the peak: by cause, the seconds that a faster step would save.
+    causes = cost.rates.lost.by_cause if cost.rates else {}
+    bars += [_part("lost to", CAUSES[cause], seconds, step) for cause, seconds in causes.items()]
     # The bars of a phase say where the seconds of the step are.
     for row in simulated.phases if simulated else ():
         shares = {"compute": row.compute_seconds, "exposed collectives": row.exposed_seconds}

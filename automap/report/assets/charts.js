@@ -8,6 +8,16 @@ const PARTS = {
   "hidden collectives": "var(--hidden)",
   bubbles: "var(--bubble)",
 };
+// Seconds lost to each cause, beside the step.
+const LOST = {
+  collectives: "var(--exposed)",
+  rematerialization: "var(--axis-4)",
+  "padding to tiles": "var(--axis-5)",
+  launches: "var(--quiet)",
+  "products below the peak": "var(--axis-2)",
+  "kernels that memory bounds": "var(--axis-3)",
+};
+const TIME = { ...PARTS, ...LOST };
 const PASSES = {
   forward: "var(--forward)",
   backward: "var(--backward)",
@@ -57,7 +67,7 @@ function timeChart(width) {
   const { size, unit } = unitFor(SECOND_UNITS, d3.max(totals, ([, sum]) => sum) ?? 0);
   const names = totals.map(([name]) => name);
   return [
-    legend(used(PARTS, namesOf(rows, "part"))),
+    legend(used(TIME, namesOf(rows, "part"))),
     Plot.plot({
       style: STYLE,
       width,
@@ -65,7 +75,7 @@ function timeChart(width) {
       marginLeft: marginFor(names, width),
       x: { label: unit, grid: true, nice: true },
       y: { label: null, domain: names },
-      color: ordinal(PARTS),
+      color: ordinal(TIME),
       marks: [
         Plot.barX(rows, {
           x: (row) => row.seconds / size,

@@ -20,7 +20,7 @@ from automap.cli import main
 from automap.report.html import element, escaped, table
 from automap.report.layers import folded_leaves
 from automap.report.page import report
-from automap.report.page_data import page_data
+from automap.report.page_data import page_data, summary_numbers
 from automap.simulate.simulation import simulated_program
 from automap.terminal import printable
 from automap.topology import Topology
@@ -280,7 +280,7 @@ def test_notebooks_show_plans_and_comparisons_escaped(planned):
     assert escaped(HOSTILE) in shown
     tags = Counter(tag for tag, _ in _Elements(shown).elements)
     # A row for the plan, one for each preset, and one for each number at the top.
-    assert tags["tr"] == 1 + 1 + len(planned.presets) + 4
+    assert tags["tr"] == 1 + 1 + len(planned.presets) + len(summary_numbers(planned))
 
 
 def test_compare_has_the_rows_of_the_command():
