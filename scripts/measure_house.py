@@ -1,8 +1,7 @@
 """Measure how readable the tree is: sizes, comments, long lines, names, and the graph of imports.
 
-Prints one column for each PATH (a folder or a file); without any, one for what users install and
-one for everything. `--check` holds the first against what the house allows and the second against
-what its formatter allows, names what is over, and exits with 1 if something is.
+One column for each PATH (a folder or a file), or one for what users install and one for all.
+`--check` holds these two against what the house allows, and exits with 1 if something is over.
 
     python -m scripts.measure_house                          # product and whole tree
     python -m scripts.measure_house automap/cost rl --list   # two folders, and where to look
@@ -12,11 +11,9 @@ The measures of a column, each by the function of that name here:
 
 - `sizes`: files, lines, and the median, 90th percentile and maximum of the lines of a file; the
   same of a function's lines, its decorators not counted, its docstring counted.
-- `comments`: lines with a comment, as a share of all lines. What tools read (`fmt:`, `noqa`,
-  `type:`, `pyright:`) tells a reader nothing and is not counted.
+- `comments`: the share of lines with one, those for tools (`fmt:`, `noqa`, `type:`) not counted.
 - `formatting`: lines over 100 columns, and places where the formatter is told to keep away.
-- `names`: how often a name stands in the code that says how a thing was come by and not what it
-  is: `of_*`, `*_of`, `found`.
+- `names`: those that say how a thing was come by, not what it is: `of_*`, `*_of`, `found`.
 - `graph`: modules that one other imports (crumbs of that other one), files with an import inside
   of a function, and circles: sets of files that import each other, and sets of sibling packages
   whose members do. Imports inside of functions and under TYPE_CHECKING count. A package's

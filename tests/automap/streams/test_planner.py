@@ -201,6 +201,14 @@ def test_sharding_and_streams_are_chosen_together(tmp_path):
         assert plan.predicted.step_seconds <= seconds * (1 + 1e-9)
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
+    index = next(i for i, stage in enumerate(plan.streams.stages) if len(stage.groups) > 1)
+
+    def merge(data):
+        stage = data["streams"]["stages"][index]
+        stage |= {"together": "merged", "groups": [group[:1] for group in stage["groups"]]}
+
+    with pytest.raises(PlanError, match="concurrent ones only on several devices"):
+        Plan.from_json(_edited(plan, merge))
     plan.jit(step, devices=jax.devices()[:2]).lower(*args)
     assert "stages on several devices are predicted only" in plan.explain()
 
