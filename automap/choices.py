@@ -14,7 +14,7 @@ from automap.errors import InputError
 
 
 # Literals and not enums: users write these as texts, in Python as on the command line.
-SearchSpace = Literal["sharding", "pipeline", "hybrid", "streams"]
+SearchSpace = Literal["sharding", "pipeline", "hybrid", "placement", "streams"]
 Layers = Literal["folded", "apart"]
 LeverName = Literal["remat"]
 UnknownOps = Literal["replicate", "refuse"]
@@ -55,6 +55,14 @@ PIPELINE_STRATEGIES: Final[Mapping[str, str]] = {
 }
 
 HYBRID_STRATEGIES: Final[Mapping[str, str]] = {"auto": "the best of one program and of stages"}
+
+PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
+    "auto": "exact where placements are few, else mcmc",
+    "exact": "the proven best placement, for small graphs",
+    "mcmc": "FlexFlow's Metropolis walks from the baselines, and a descent to a local optimum",
+    "single": "all operators on the device that takes least",
+    "expert": "layers in order on the devices of the fastest kind, in parts of equal seconds",
+}
 
 LEVERS: Final[Mapping[str, str]] = {
     "remat": "compute values of the forward pass again in the backward pass",

@@ -84,6 +84,7 @@ class Options:
                 KnownNames(names=choices.STRATEGIES),
                 KnownNames(names=choices.PIPELINE_STRATEGIES, space="pipeline"),
                 KnownNames(names=choices.HYBRID_STRATEGIES, space="hybrid"),
+                KnownNames(names=choices.PLACEMENT_STRATEGIES, space="placement"),
                 KnownNames(names=choices.STREAM_STRATEGIES, space="streams"),
             ),
         )
@@ -186,7 +187,8 @@ class Options:
             default="sharding",
             help="what is decided: one program for all devices (sharding), stages of replicas on "
             "devices of their own (pipeline), the best of both and of stages that are sharded "
-            "inside (hybrid), or which operators of one device run at once or merged (streams)",
+            "inside (hybrid), which operator runs on which device (placement), or which operators "
+            "of one device run at once or merged (streams)",
         )
     )
 
@@ -298,9 +300,9 @@ class Options:
                     f"--{name} is of shardings, --space {self.space} decides stages; give one or "
                     "the other"
                 )
-        if self.space == "streams":
+        if self.space in ("streams", "placement"):
             self._check_no_pipeline()
-        else:
+        if self.space != "streams":
             self._check_no_streams()
 
     def _check_sharding(self) -> None:
@@ -323,6 +325,7 @@ class Options:
 _STRATEGIES_OF_SPACE: Final[Mapping[str, tuple[Mapping[str, str], str]]] = {
     "pipeline": (choices.PIPELINE_STRATEGIES, " of pipelines"),
     "hybrid": (choices.HYBRID_STRATEGIES, " of --space hybrid"),
+    "placement": (choices.PLACEMENT_STRATEGIES, " of placements"),
     "streams": (choices.STREAM_STRATEGIES, " of streams"),
 }
 """Beside those of shardings, with the words that say where they are known."""

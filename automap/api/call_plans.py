@@ -45,20 +45,22 @@ from automap.step.call import TracedCall
 from automap.step.own_shardings import ImposedEnds
 from automap.step.rules import user_rules
 from automap.step.user_mesh import UserMesh
-from automap.topology import get_topology
-from automap.topology.model import Topology
+from automap.topology import Graph, Topology, get_machine, regular
 from automap.verify.confirm import Confirmation, confirmed_plan
 from automap.verify.near_limit import settled
 
 
-def as_topology(given: str | Topology) -> Topology:
-    """A topology, or the one of a name or TOML file. Raises `TopologyError` for an unknown one."""
-    return given if isinstance(given, Topology) else get_topology(given)
+def as_machine(given: str | Topology | Graph, options: Options) -> Topology | Graph:
+    """A machine, or the one of a name or TOML file, which is regular unless operators are placed.
+    Raises `TopologyError` for an unknown one.
+    """
+    machine = get_machine(given) if isinstance(given, str) else given
+    return machine if options.space == "placement" else regular(machine)
 
 
 def plan_call(
     call: TracedCall,
-    topology: Topology,
+    topology: Topology | Graph,
     options: Options,
     name: str,
     confirmation: Confirmation | None = None,
@@ -75,7 +77,7 @@ def plan_call(
     missing or fails.
     """
     if refinement is not None:
-        check_can_refine(topology)
+        check_can_refine(regular(topology))
     with ExitStack() as until_the_end:
         # Lowering and reading the program takes seconds for a large model, before there is a
         # search.
@@ -106,7 +108,9 @@ def plan_call(
                 # Ctrl-C that is noted in the search ends its refinement too.
                 until_the_end.enter_context(note_interrupts())
             # All that was priced, and not the best plan alone: a compiler may refuse the best.
-            outcome = find_with_levers(workload, topology, options, on_progress=progress.update)
+            outcome = find_with_levers(
+                workload, regular(topology), options, on_progress=progress.update
+            )
         if refinement is not None:
             planned = refined_plan(workload, outcome, call, options, refinement)
         else:
@@ -116,7 +120,7 @@ def plan_call(
 
 def cache_key(
     jaxpr_sha256: str,
-    topology: Topology,
+    topology: Topology | Graph,
     options: Options,
     mesh: UserMesh | None = None,
     ends: ImposedEnds | None = None,

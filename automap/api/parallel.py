@@ -19,7 +19,7 @@ import warnings
 
 import jax
 
-from automap.api.call_plans import as_topology, cache_key, load_cached, plan_call, save_cached
+from automap.api.call_plans import as_machine, cache_key, load_cached, plan_call, save_cached
 from automap.api.keywords import ParallelizeKeywords, with_options
 from automap.api.plan import Plan
 from automap.config import Options, described_options, read_options
@@ -28,22 +28,21 @@ from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.reemit import Reemitter
 from automap.program.trace import mesh_of_call
 from automap.runtime.initialization import even_shardings, init_sharded, planned_shardings
-from automap.runtime.pipeline.step import PipelinedStep
 from automap.runtime.planned_calls import difference
-from automap.runtime.run import PlannedStep, step_under_plan
+from automap.runtime.run import RunningStep, step_under_plan
 from automap.step.call import TracedCall
 from automap.step.lru_cache import MAX_ENTRIES, LRUCache
 from automap.step.rules import user_rules
 from automap.step.step import StepCall, as_step
 from automap.step.traced_form import STATIC
-from automap.topology.model import Topology
+from automap.topology import Graph, Topology
 
 
 @with_options(described_options(), rest="jit_options")
 def parallelize(
     step: Callable[..., Any] | None = None,
     *,
-    topology: str | Topology = "local",
+    topology: str | Topology | Graph = "local",
     cache_dir: str | Path | None = None,
     devices: Sequence[Any] | None = None,
     **options: Unpack[ParallelizeKeywords],
@@ -99,7 +98,7 @@ class ParallelStep:
         self,
         step: Callable[..., Any],
         *,
-        topology: str | Topology,
+        topology: str | Topology | Graph,
         options: Options,
         cache_dir: Path | None,
         devices: Sequence[Any] | None,
@@ -112,7 +111,7 @@ class ParallelStep:
         self._cache_dir = cache_dir
         self._devices = devices
         # A plan for each kind of call; on an object they are shared by all of the class's objects.
-        self._planned: LRUCache[PlannedStep | PipelinedStep] = LRUCache()
+        self._planned: LRUCache[RunningStep] = LRUCache()
         # Attributes of a callable object are its own.
         update_wrapper(self, step, updated=())
 
@@ -181,7 +180,7 @@ class ParallelStep:
                 break
         return form.leave(rest, objects, init_sharded(make, shardings))
 
-    def _for(self, entered: StepCall) -> PlannedStep | PipelinedStep:
+    def _for(self, entered: StepCall) -> RunningStep:
         planned = self._planned.get(entered.signature)
         if planned is None:
             call = entered.traced()
@@ -191,7 +190,7 @@ class ParallelStep:
             self._planned.add(entered.signature, planned)
         return planned
 
-    def _known_for(self, entered: StepCall, call: TracedCall) -> PlannedStep | PipelinedStep | None:
+    def _known_for(self, entered: StepCall, call: TracedCall) -> RunningStep | None:
         """What runs a plan that there is and that is also for this call."""
         for planned in self._planned.latest_first():
             # Other trees and shapes are another plan's, whatever the step computes.
@@ -200,8 +199,8 @@ class ParallelStep:
                 return planned
         return None
 
-    def _new_for(self, entered: StepCall, call: TracedCall) -> PlannedStep | PipelinedStep:
-        topology = as_topology(self._topology)
+    def _new_for(self, entered: StepCall, call: TracedCall) -> RunningStep:
+        topology = as_machine(self._topology, self._options)
         kept = [planned.plan for planned in self._planned.latest_first()]
         if kept:
             warnings.warn(
@@ -229,9 +228,7 @@ class ParallelStep:
         save_cached(self._cache_dir, key, plan)
         return self._taking(plan, entered, call)
 
-    def _taking(
-        self, plan: Plan, entered: StepCall, call: TracedCall
-    ) -> PlannedStep | PipelinedStep:
+    def _taking(self, plan: Plan, entered: StepCall, call: TracedCall) -> RunningStep:
         """What runs a plan, with the program of a call. Raises `PlanError` if the plan is not for
         it.
         """

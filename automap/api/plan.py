@@ -12,8 +12,7 @@ from automap.plan.record import PlanRecord
 
 
 if TYPE_CHECKING:
-    from automap.runtime.pipeline.step import PipelinedStep
-    from automap.runtime.run import PlannedStep
+    from automap.runtime.run import RunningStep
 
 
 class Plan(FromRecord, PlanRecord):
@@ -53,14 +52,14 @@ class Plan(FromRecord, PlanRecord):
 
     def jit(
         self, step: Callable[..., Any], devices: Sequence[Any] | None = None, **options: Any
-    ) -> "PlannedStep | PipelinedStep":
+    ) -> "RunningStep":
         """`step` as this plan says, called like it; `options` are those of `jax.jit`.
 
         A step that is jitted already keeps its own options, donation included. `devices` (default:
         all that JAX sees) may be real, fake, or of an ahead-of-time topology; they are as many as
         the plan's mesh has. The result takes and returns what the step does: global arrays, sharded
         as `inputs` and `outputs` say; arguments that are sharded otherwise are moved. It also has
-        `lower(*args)`, unless the plan is a pipeline.
+        `lower(*args)`, unless the plan is a pipeline or a placement.
 
         Raises `MeshMismatchError` for another number of devices and, at the first call, `PlanError`
         for a step or arguments that are not those of the plan, `NotSeparableError` for a pipeline

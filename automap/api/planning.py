@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from automap.api.call_plans import as_topology, plan_call
+from automap.api.call_plans import as_machine, plan_call
 from automap.api.keywords import with_options
 from automap.api.plan import Plan
 from automap.choices import DEFAULT_VERIFY_TOP
@@ -17,7 +17,7 @@ from automap.config import (
 from automap.refine.refinement import Refinement, check_one_compiler_option
 from automap.runtime.pipeline.step import check_separable
 from automap.step.step import as_step
-from automap.topology.model import Topology
+from automap.topology import Graph, Topology
 from automap.verify.confirm import Confirmation
 
 
@@ -27,7 +27,7 @@ def plan(
     args: Sequence[Any],
     kwargs: Mapping[str, Any] | None = None,
     *,
-    topology: str | Topology,
+    topology: str | Topology | Graph,
     verify: bool = False,
     verify_top: int = DEFAULT_VERIFY_TOP,
     refine: float | None = None,
@@ -67,7 +67,7 @@ def plan(
     call = given.enter(tuple(args), kwargs or {}).traced()
     planned = plan_call(
         call,
-        as_topology(topology),
+        as_machine(topology, checked),
         checked,
         given.name,
         confirmation,

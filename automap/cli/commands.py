@@ -74,6 +74,7 @@ PLAN: Final = Command(
         "an XLA dump folder. The current folder is searched for the module.",
         table("Strategies", choices.STRATEGIES),
         table("Strategies of --space pipeline", choices.PIPELINE_STRATEGIES),
+        table("Strategies of --space placement", choices.PLACEMENT_STRATEGIES),
         table("Strategies of --space streams", choices.STREAM_STRATEGIES),
         table("Presets", choices.PRESETS),
     ),
@@ -84,6 +85,7 @@ PLAN: Final = Command(
         "automap plan train:small --topology 4x8xv100 --space pipeline --stages 4",
         "automap plan train:small --topology 8xh100 --refine 120 -o plan.json",
         "automap plan serve:forward --topology 1xv100 --space streams --strategy dos",
+        "automap plan train:small --topology haswell-4xk80 --space placement -o plan.json",
     ),
     params=(
         *WORKLOAD,

@@ -19,6 +19,8 @@ no code.
 `automap.plan.parts`     what a plan consists of: one frozen record per object of the plan file
 `automap.plan.pipeline`  the `pipeline` field of a plan: stages on devices of their own, their
                          schedule, and what each is predicted to be
+`automap.plan.placement`  the `placement` field of a plan: which operator runs on which device,
+                         and when
 `automap.plan.point`     the point of the space that a plan stands for, as the plan file keeps
                          it
 `automap.plan.program`   the `program` field of a plan: what one device does in a step, so that

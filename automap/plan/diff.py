@@ -8,6 +8,7 @@ from automap.plan.explain import cut, order_text, search_text, spec_text, verifi
 from automap.plan.levers import levers_text
 from automap.plan.parts import DecisionRecord, LeafRecord
 from automap.plan.pipeline import pipeline_text
+from automap.plan.placement import operator_devices, placement_text
 from automap.plan.rates import RatesRecord, mfu_text
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import compiled_plan_text
@@ -57,6 +58,7 @@ def _summary(plan: PlanRecord) -> Mapping[str, str]:
         "mesh": mesh_text(plan),
         "order of devices": order_text(plan.mesh.devices),
         "pipeline": pipeline_text(plan.pipeline),
+        "placement": placement_text(plan.placement),
         "streams": streams_text(plan.streams),
         "levers": levers_text(plan.levers),
         "topology": plan.topology["name"],
@@ -173,6 +175,9 @@ _ROWS: Final[Mapping[str, Callable[[PlanRecord], Sequence[str]]]] = {
     "stages of streams": lambda plan: [
         f"{stage.together}: {' | '.join(op.at + ' ' + op.label for op in operators(stage))}"
         for stage in (plan.streams.stages if plan.streams else ())
+    ],
+    "operators on devices": lambda plan: [
+        f"{name}: {device}" for name, device in operator_devices(plan.placement)
     ],
     "presets": lambda plan: [
         f"{row.name}: {seconds_text(row.step_seconds)}, {bytes_text(row.peak_bytes)}, "

@@ -17,6 +17,7 @@ from automap.plan.parts import (
     VerifiedRecord,
 )
 from automap.plan.pipeline import pipeline_lines
+from automap.plan.placement import placement_lines
 from automap.plan.rates import rates_lines
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import refined_lines
@@ -166,8 +167,17 @@ def _limit_text(limit_bytes: int | None) -> str:
     return "" if limit_bytes is None else f", {bytes_text(limit_bytes)} allowed"
 
 
+def _device_bytes(plan: PlanRecord) -> int:
+    """The memory of a device; where there are several kinds, of the one with the highest peak."""
+    if "kinds" not in plan.topology or plan.placement is None:
+        return plan.topology["device"]["memory_bytes"]
+    peaks = [device.peak_bytes for device in plan.placement.devices]
+    fullest = plan.topology["devices"][peaks.index(max(peaks))]["device"]
+    return plan.topology["kinds"][fullest]["memory_bytes"]
+
+
 def _header(plan: PlanRecord) -> list[str]:
-    cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
+    cost, device_bytes = plan.predicted, _device_bytes(plan)
     parts = {
         "compute": cost.compute_seconds,
         "collectives": cost.collective_seconds,
@@ -182,7 +192,7 @@ def _header(plan: PlanRecord) -> list[str]:
     lines = [
         f"plan for {plan.workload.target} on {plan.topology['name']}",
         f"mesh {mesh_text(plan)}",
-        *_links_text(plan),
+        *(_links_text(plan) if plan.placement is None else ()),
         *_order_lines(plan),
         f"predicted step {seconds_text(cost.step_seconds)}"
         + (f" = {listed}" if listed else "")
@@ -210,6 +220,8 @@ def _header(plan: PlanRecord) -> list[str]:
         lines += streams_lines(plan.streams)
     if plan.levers is not None:
         lines += levers_lines(plan.levers)
+    if plan.placement is not None:
+        lines += placement_lines(plan.placement, cost.step_seconds)
     return [*lines, f"found by {search_text(plan)}"]
 
 

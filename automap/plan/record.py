@@ -47,6 +47,11 @@ from automap.plan.parts import (
     WorkloadRecord as WorkloadRecord,
 )
 from automap.plan.pipeline import PipelineRecord as PipelineRecord, StageRecord as StageRecord
+from automap.plan.placement import (
+    PlacementRecord as PlacementRecord,
+    check_placement,
+    placement_text,
+)
 from automap.plan.point import PointRecord as PointRecord
 from automap.plan.program import ProgramRecord as ProgramRecord
 from automap.plan.refined import (
@@ -55,7 +60,7 @@ from automap.plan.refined import (
 )
 from automap.plan.streams import StreamsRecord as StreamsRecord
 from automap.quantities import bytes_text, seconds_text
-from automap.topology.model import Topology
+from automap.topology import Graph, Topology, topology_graph
 
 
 FORMAT: Final = "automap-plan"
@@ -68,13 +73,15 @@ class PlanRecord:
     """A plan: what was decided, what it is predicted to cost, and why.
 
     - `workload`: what was planned.
-    - `topology`: the machine, everything that is needed to rebuild it, as `Topology.to_dict` gives.
+    - `topology`: the machine, everything that is needed to rebuild it, as `Topology.to_dict` gives;
+      with a `placement` it may be a graph, as `Graph.to_dict` gives.
     - `mesh`: a logical shape of all of the machine's devices.
     - `inputs`, `outputs`: one leaf after the other, in flattened argument order. With a `pipeline`
-      each is whole on the devices of the stage that owns it, unless that is sharded inside.
+      each is whole on the devices of the stage that owns it, unless that is sharded inside; with
+      a `placement` each is whole on one device.
     - `constraints`: shardings imposed inside the step.
     - `pipeline`: the stages; None for one program on all devices.
-    - `placement`: always None; it is for plans of later versions.
+    - `placement`: operators on devices; None for the others.
     - `streams`: the operators of one device in stages; None where they run one after another.
     - `levers`: what trades time for memory, applied to the step before its shardings; None where
       it runs as it was written, and in older files.
@@ -98,7 +105,7 @@ class PlanRecord:
     outputs: tuple[LeafRecord, ...]
     constraints: tuple[ConstraintRecord, ...] = ()
     pipeline: PipelineRecord | None = None
-    placement: None = None
+    placement: PlacementRecord | None = None
     streams: StreamsRecord | None = None
     levers: LeversRecord | None = field(default=None, metadata=codec.ADDED_LATER)
     predicted: PredictedRecord
@@ -141,8 +148,13 @@ class PlanRecord:
                 raise refuse("memory_curve", "points", allowed)
         if self.streams is not None:
             self._check_streams(self.streams)
-        if self.levers is not None and (self.pipeline or self.streams) is not None:
+        if (
+            self.levers is not None
+            and (self.pipeline or self.streams or self.placement) is not None
+        ):
             raise refuse("levers", "remat", "null for a plan with stages")
+        if self.placement is not None:
+            self._check_placed(self.placement)
         if self.search.point is not None:
             self.search.point.check_axes("search.point", len(sizes))
 
@@ -155,9 +167,22 @@ class PlanRecord:
         if self.mesh.device_count != 1 and is_merged:
             raise refuse("streams", "merged stages", "concurrent ones only on several devices")
 
+    def _check_placed(self, placement: PlacementRecord) -> None:
+        for name in ("pipeline", "streams", "program"):
+            if getattr(self, name) is not None:
+                raise refuse(name, "a record", "null for a placement, whose operators say all")
+        names = [node.name for node in self._graph().devices]
+        check_placement(placement, names, len(self.inputs))
+
+    def _graph(self) -> Graph:
+        if "links" in self.topology:
+            return Graph.from_dict(self.topology)
+        return topology_graph(Topology.from_dict(self.topology))
+
     def _check_topology(self) -> None:
         try:
-            topology = Topology.from_dict(self.topology)
+            is_graph = self.placement is not None and "links" in self.topology
+            topology = (Graph if is_graph else Topology).from_dict(self.topology)
         except TopologyError as error:
             raise PlanError(f"topology.{error}") from None
         if topology.device_count != self.mesh.device_count:
@@ -240,6 +265,8 @@ def title(plan: PlanRecord) -> str:
     verdict = "fits" if cost.fits else "DOES NOT FIT"
     staged = plan.pipeline or plan.streams
     stages = "" if staged is None else f", {len(staged.stages)} stages"
+    if plan.placement is not None:
+        stages = f", {placement_text(plan.placement)}"
     return (
         f"{plan.workload.target} on {plan.topology['name']}: mesh {mesh_text(plan)}{stages}, step "
         f"{seconds_text(cost.step_seconds)}, peak {bytes_text(cost.peak_bytes)}, {verdict}"
@@ -256,6 +283,12 @@ def check_is_one_program(plan: PlanRecord) -> None:
     """Refuse a plan whose step is several programs: those of a pipeline's stages. Raises
     `PlanError`.
     """
+    if plan.placement is not None:
+        raise PlanError(
+            f"the plan is a placement of {len(plan.placement.operators)} operators, each in "
+            "programs of its own, which no compiler verifies together; plan "
+            f"{plan.workload.target} with --space sharding for that"
+        )
     if plan.pipeline is not None:
         raise PlanError(
             f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which `plan.jit` runs "

@@ -8,7 +8,7 @@ are replicas.
 Stages that are sharded inside begin with the same set-up: `automap.planner.hybrid`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 import time
 
@@ -24,7 +24,7 @@ from automap.pipeline.profile.profile import Profile, pipeline_profile
 from automap.pipeline.search import Limits, PipelineProgress, find_pipeline, nothing_fits
 from automap.plan.parts import PredictedRecord
 from automap.plan.pipeline import MOST_PASSES
-from automap.plan.record import LeafRecord, MeshRecord, PipelineRecord, PlanRecord, SearchRecord
+from automap.plan.record import MeshRecord, PipelineRecord, PlanRecord, SearchRecord
 from automap.planner.pipeline_records import (
     AXIS,
     bound_gap,
@@ -32,8 +32,8 @@ from automap.planner.pipeline_records import (
     pipeline_record,
     predicted_record,
 )
-from automap.planner.records import workload_record
-from automap.program.trace import Leaf, Workload
+from automap.planner.records import whole_leaves, workload_record
+from automap.program.trace import Workload
 from automap.topology.model import Topology
 from hlo_tools.collector import collector_paused
 
@@ -107,11 +107,8 @@ def pipeline_plan(
         workload=workload_record(workload),
         topology=setup.topology.to_dict(),
         mesh=MeshRecord(axes=((AXIS, setup.topology.device_count),)),
-        inputs=tuple(
-            _leaf(leaf, role.value)
-            for leaf, role in zip(workload.inputs, problem.roles, strict=True)
-        ),
-        outputs=tuple(_outputs(workload)),
+        inputs=whole_leaves(workload, "inputs"),
+        outputs=whole_leaves(workload, "outputs"),
         pipeline=pipeline,
         predicted=predicted,
         search=search,
@@ -155,18 +152,3 @@ def _check(options: Options, points: Points, topology: Topology) -> None:
             "allowed: a divisor, "
             "or auto"
         )
-
-
-def _leaf(leaf: Leaf, role: str) -> LeafRecord:
-    # Whole on the devices of the stage that owns it; which one that is, is said by the stages'
-    # layers.
-    whole = (None,) * len(leaf.shape)
-    return LeafRecord(path=leaf.path, shape=leaf.shape, dtype=leaf.dtype, role=role, spec=whole)  # type: ignore[arg-type]
-
-
-def _outputs(workload: Workload) -> Iterator[LeafRecord]:
-    problem = workload.problem
-    for index, leaf in enumerate(workload.outputs):
-        # New state has the role of the state that it takes the place of at the next step.
-        source = problem.state_map.get(index)
-        yield _leaf(leaf, "result" if source is None else problem.roles[source].value)

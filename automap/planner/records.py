@@ -137,6 +137,28 @@ def workload_record(workload: Workload) -> WorkloadRecord:
     )
 
 
+def whole_leaves(workload: Workload, which: Literal["inputs", "outputs"]) -> tuple[LeafRecord, ...]:
+    """The leaves of a plan in which none is split: each is whole where it is stored."""
+    problem, roles = workload.problem, []
+    if which == "inputs":
+        roles = [role.value for role in problem.roles]
+    else:
+        # New state has the role of the state that it takes the place of at the next step.
+        sources = [problem.state_map.get(index) for index in range(len(workload.outputs))]
+        roles = ["result" if s is None else problem.roles[s].value for s in sources]
+    leaves = workload.inputs if which == "inputs" else workload.outputs
+    return tuple(
+        LeafRecord(
+            path=leaf.path,
+            shape=leaf.shape,
+            dtype=leaf.dtype,
+            role=role,  # type: ignore[arg-type]
+            spec=(None,) * len(leaf.shape),
+        )
+        for leaf, role in zip(leaves, roles, strict=True)
+    )
+
+
 @collector_paused()
 def build_plan(outcome: Outcome) -> PlanRecord:
     """All records of the best candidate."""

@@ -2,6 +2,7 @@
 
 sharding   one program for all devices                                -> `automap.planner.sharding`
 streams    operators of one device at once, or merged              -> `automap.planner.streams`
+placement  operators on devices                                      -> `automap.planner.placement`
 pipeline   stages of replicas                                         -> `automap.planner.pipeline`
 hybrid     the best of one program, stages of replicas, and stages that are sharded inside, which
            `automap.planner.hybrid` finds. The first two are planned first, so that what is returned
@@ -31,7 +32,7 @@ from automap.planner.sharding import check_known, find
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
 from automap.search.context import Candidate, SearchContext
-from automap.topology.model import Topology
+from automap.topology import Graph, Topology, regular
 
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Pipelines:
 
 def plan_workload(
     workload: Workload,
-    topology: Topology,
+    machine: Topology | Graph,
     options: Options,
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
@@ -69,7 +70,7 @@ def plan_workload(
     deadline: Deadline | None = None,
 ) -> PlanRecord:
     """The best plan found by the deadline, if None by the end of the options' budget, which begins
-    now.
+    now. A machine that is a graph is for operators on devices of their own.
 
     `on_progress` is called with every better candidate of the sharding space, `on_stages` with
     every choice of stages, microbatches and schedule.
@@ -81,6 +82,12 @@ def plan_workload(
     with note_interrupts() as interrupts:
         until = deadline or Deadline.after(options.budget_seconds, interrupts=interrupts)
         check_known(workload, options)
+        if options.space == "placement":
+            # Its simulation is compiled.
+            from automap.planner.placement import plan_placement
+
+            return plan_placement(workload, machine, options, until)
+        topology = regular(machine)
         if options.space == "streams":
             # As for pipelines: its solvers are compiled.
             from automap.planner.streams import plan_streams
@@ -295,6 +302,13 @@ def _pipeline_rows(
             yield _row("streams", plan_streams(workload, topology, options, deadline))
         except InfeasiblePlanError:
             yield _row("streams", None)
+    if options.space == "placement":
+        from automap.planner.placement import plan_placement
+
+        try:
+            yield _row("placement", plan_placement(workload, topology, options, deadline))
+        except InfeasiblePlanError:
+            yield _row("placement", None)
     if options.space == "pipeline":
         # The pipeline's solvers are compiled when they are imported.
         from automap.planner.pipeline import plan_stages, set_up

@@ -22,7 +22,6 @@ from automap.program.trace import program_sha256
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.step.specs import ImposedSpec, spec_text
-from automap.topology.model import Topology
 
 
 def check_is_planned(plan: PlanRecord, call: TracedCall, reemitter: Reemitter) -> None:
@@ -109,5 +108,5 @@ def _is_of_another_jax(plan: PlanRecord) -> bool:
 
 
 def _program(plan: PlanRecord, call: TracedCall) -> str:
-    platform = Topology.from_dict(plan.topology).platform
+    platform = plan.topology["platform"]  # of a graph of devices too
     return program_sha256(call, platform, user_rules(plan.workload.rules))

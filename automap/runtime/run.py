@@ -25,6 +25,7 @@ from automap.plan.streams import StreamsRecord
 from automap.runtime.meshes import device_mesh
 from automap.runtime.pipeline.step import PipelinedStep
 from automap.runtime.pipeline.transfer import send
+from automap.runtime.placement import PlacedStep
 from automap.runtime.planned_calls import StepUnderPlan
 from automap.runtime.processes import check_same_program, check_takes_part, where_held
 from automap.step.call import TracedCall
@@ -137,10 +138,16 @@ class PlannedStep(StepUnderPlan[_Program]):
         return program.together(*positional, **named)
 
 
+RunningStep = PlannedStep | PipelinedStep | PlacedStep
+"""A step as any plan says."""
+
+
 def step_under_plan(
     plan: PlanRecord, step: Step, devices: Sequence[Any] | None, *, is_own: bool
-) -> PlannedStep | PipelinedStep:
+) -> RunningStep:
     """A step as any plan says; `is_own` says that this process has made the plan, of this step."""
+    if plan.placement is not None:
+        return PlacedStep(plan, step, devices, is_own=is_own)
     if plan.pipeline is None:
         return PlannedStep(plan, step, devices, is_own=is_own)
     return PipelinedStep(plan, step, devices, is_own=is_own)

@@ -24,6 +24,7 @@ import time
 import numpy as np
 
 from automap.search.metropolis import Patience, acceptance
+from automap.simulate.operators import Method, Simulator
 from automap.simulate.operators.configuration import (
     Configuration,
     random_configuration,
@@ -31,7 +32,6 @@ from automap.simulate.operators.configuration import (
     spread,
 )
 from automap.simulate.operators.graph import Layer
-from automap.simulate.operators.simulator import Method, Simulator
 
 
 # At 100 a step that is 1 % longer is accepted with chance 1/e.

@@ -1,5 +1,6 @@
 """Execution simulated task by task: full and delta simulation of FlexFlow, plans, traces.
 
+`automap.simulate.heap`        a binary heap of tasks ordered by (seconds, id), compiled
 `automap.simulate.operators`   FlexFlow's execution simulator: operators with configurations on
                                devices, full and delta simulation
 `automap.simulate.recorded`    the program of one device as a plan keeps it

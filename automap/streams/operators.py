@@ -7,7 +7,7 @@ operator   kernels that no schedule takes apart:
            - an elementwise kernel with the operator that alone reads it -> in: `_join_only_readers`
            - a depthwise convolution with the pointwise one that alone reads it, IOS's unit of
              separable convolutions                                      -> in: `_join_only_readers`
-           - all of a loop, of a branch or of a `shard_map`              -> in: `_regions`
+           - all of a loop, of a branch or of a `shard_map`              -> in: `_units`
 
 u is before v if v reads what u writes. Sizes are those of one device (`LocalSizes`).
 """
@@ -26,21 +26,12 @@ from hlo_tools.analyses.kernels import Kernel, kernels
 from hlo_tools.analyses.liveness import stored_bytes
 from hlo_tools.graph import Op
 from hlo_tools.opcodes import (
-    BRANCH_ENTER,
-    BRANCH_EXIT,
     CONTRACTIONS,
     CONVOLUTION,
-    LOOP_ENTER,
-    LOOP_EXIT,
-    MANUAL_ENTER,
-    MANUAL_EXIT,
     OWN_KERNEL,
     REDUCTIONS,
     STRUCTURAL,
 )
-
-
-_ENTERS = {LOOP_ENTER: LOOP_EXIT, BRANCH_ENTER: BRANCH_EXIT, MANUAL_ENTER: MANUAL_EXIT}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +115,7 @@ def step_operators(
 def _units(problem: Problem, kernel_list: Sequence[Kernel]) -> list[_Unit]:
     """A unit for each kernel, but one for each region."""
     graph = problem.graph
-    region_of_op = _regions(graph.ops)
+    region_of_op = graph.outermost_region
     units: list[_Unit] = []
     by_region: dict[int, _Unit] = {}
     for kernel in kernel_list:
@@ -147,26 +138,6 @@ def _units(problem: Problem, kernel_list: Sequence[Kernel]) -> list[_Unit]:
     for unit in by_region.values():
         unit.reads -= unit.writes
     return units
-
-
-def _regions(ops: Sequence[Op]) -> dict[int, int]:
-    """For each op in an outermost loop, branch or `shard_map` the op that enters it."""
-    result: dict[int, int] = {}
-    open_exits: list[str] = []
-    first = 0
-    for index, op in enumerate(ops):
-        if op.opcode in _ENTERS:
-            first = first if open_exits else index
-            open_exits.append(_ENTERS[op.opcode])
-        if open_exits:
-            result[index] = first
-        if open_exits and op.opcode == open_exits[-1]:
-            # A conditional enters each of its branches, and ends once.
-            while open_exits and op.opcode == open_exits[-1]:
-                open_exits.pop()
-                if op.opcode != BRANCH_EXIT:
-                    break
-    return result
 
 
 def _readers(units: Sequence[_Unit]) -> dict[int, list[_Unit]]:

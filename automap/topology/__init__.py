@@ -37,6 +37,7 @@ from automap.topology.catalogue import (
     get_machine as get_machine,
     get_topology as get_topology,
     machine_names as machine_names,
+    regular as regular,
 )
 from automap.topology.graph import (
     Graph as Graph,

@@ -70,13 +70,18 @@ def get_topology(name_or_path: str) -> Topology:
 
     Raises `TopologyError` also for a machine that is a graph of its own.
     """
-    machine = get_machine(name_or_path)
+    return regular(get_machine(name_or_path))
+
+
+def regular(machine: Topology | Graph) -> Topology:
+    """A machine that a mesh lies on. Raises `TopologyError` for one that is a graph of its own."""
     if isinstance(machine, Graph):
         kinds = ", ".join(kind.name for kind in machine.kinds)
         raise TopologyError(
             f"topology: got {machine.name!r}, a graph of {machine.device_count} devices ({kinds}) "
             "that no mesh lies on; allowed: a machine of equal devices and nested levels, as 4xk80 "
-            "or v5e:4x4; a graph serves placement, where every device has its own program"
+            "or v5e:4x4; a graph serves --space placement, where every device has its own "
+            "programs"
         )
     return machine
 

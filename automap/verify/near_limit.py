@@ -59,6 +59,9 @@ def settled(
     is told of each compilation before it begins. Raises `InfeasiblePlanError` if the compiler
     refuses all that the search finds.
     """
+    # Of several programs on devices of several kinds no compiler says the sum.
+    if plan.placement is not None:
+        return plan
     confirmation, allowed = confirmation or near_limit_confirmation(), options
     topology = Topology.from_dict(plan.topology)
     for tried in range(1, _MOST_REFUSALS + 1):

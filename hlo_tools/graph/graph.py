@@ -26,6 +26,7 @@ import math
 
 from hlo_tools.module import Instruction
 from hlo_tools.opcodes import (
+    BRANCH_ENTER,
     BRANCH_EXIT,
     LOOP_ENTER,
     LOOP_EXIT,
@@ -157,6 +158,28 @@ class Graph:
                 exits[entered.pop()] = index
         return exits
 
+    @cached_property
+    def outermost_region(self) -> Mapping[int, int]:
+        """For each op in a loop, branch or `shard_map` the op that enters the outermost of them,
+        those at its edges too.
+        """
+        result: dict[int, int] = {}
+        open_exits: list[str] = []
+        first = 0
+        for index, op in enumerate(self.ops):
+            if op.opcode in _EXITS:
+                first = first if open_exits else index
+                open_exits.append(_EXITS[op.opcode])
+            if open_exits:
+                result[index] = first
+            if open_exits and op.opcode == open_exits[-1]:
+                # A conditional enters each of its branches, and ends once.
+                while open_exits and op.opcode == open_exits[-1]:
+                    open_exits.pop()
+                    if op.opcode != BRANCH_EXIT:
+                        break
+        return result
+
     def hand_over(self, value: int) -> HandOver | None:
         """How a value is handed into or out of a loop or branch; None if an op makes it, or it is
         an input.
@@ -173,6 +196,7 @@ class Graph:
         return HandOver.KEPT if is_same else HandOver.CHANGED
 
 
+_EXITS = {LOOP_ENTER: LOOP_EXIT, BRANCH_ENTER: BRANCH_EXIT, MANUAL_ENTER: MANUAL_EXIT}
 _BY_PLACE = frozenset({LOOP_ENTER, LOOP_EXIT, BRANCH_EXIT, MANUAL_ENTER, MANUAL_EXIT})
 
 

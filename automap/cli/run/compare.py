@@ -24,6 +24,7 @@ from automap.report.console import table_console
 from automap.report.progress import SearchProgress
 from automap.step.call import TracedCall
 from automap.terminal import printable, say_json
+from automap.topology import regular
 
 
 def run(*, as_json: bool, **given: Any) -> None:
@@ -35,7 +36,7 @@ def run(*, as_json: bool, **given: Any) -> None:
         def compared(workload: Workload, options: Options) -> Comparison:
             return compare_spaces(
                 workload,
-                request.topology,
+                regular(request.topology),
                 options,
                 on_progress=progress.update,
                 on_stages=progress.update_stages,

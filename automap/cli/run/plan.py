@@ -29,6 +29,7 @@ from automap.report.page import save_report
 from automap.report.progress import SearchProgress
 from automap.report.verification import compiled_text
 from automap.terminal import say, say_json, say_result
+from automap.topology import regular
 from automap.verify.cache import default_folder
 from automap.verify.confirm import Confirmation, confirmed_plan
 from automap.verify.near_limit import settled
@@ -90,7 +91,7 @@ def _plan(
     request = read_request(given)
     topology, options = request.topology, request.options
     if refinement is not None:
-        check_can_refine(topology)
+        check_can_refine(regular(topology))
     with SearchProgress(options.budget_seconds) as progress:
         workload, call = read_target(request)
         if confirmation is None and refinement is None:
@@ -127,7 +128,9 @@ def _plan(
             )
         if refinement is not None:
             until_the_end.enter_context(note_interrupts())
-        outcome = find_with_levers(workload, topology, options, on_progress=progress.update)
+        outcome = find_with_levers(
+            workload, regular(topology), options, on_progress=progress.update
+        )
     # The step is the user's code: what it prints goes to stderr.
     with Bar("compiling"), contained():
         if refinement is not None:

@@ -26,8 +26,7 @@ from automap.program.trace import lower_call
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.step.step import traced_call
-from automap.topology import get_topology
-from automap.topology.model import Topology
+from automap.topology import Graph, Topology, get_machine, get_topology
 
 
 Purpose = Literal["verify", "simulate"]
@@ -95,7 +94,7 @@ class Request:
 
     target: str
     arguments: tuple[str, ...]
-    topology: Topology
+    topology: Topology | Graph
     options: Options
 
 
@@ -106,7 +105,8 @@ def read_request(given: dict[str, Any]) -> Request:
     # "local" is what JAX sees, so only there it may look.
     if name != "local":
         hide_accelerators()
-    topology = get_topology(name)
+    # Only operators on devices of their own need no mesh.
+    topology = (get_machine if given["space"] == "placement" else get_topology)(name)
     given["rules"] = names_and_values(given["rules"], "--rule")
     return Request(target, arguments, topology, read_options(**given))
 

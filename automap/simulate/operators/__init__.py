@@ -5,7 +5,9 @@ simulation.
                                             configuration (section 4), and ways to choose one
 `automap.simulate.operators.graph`          the operator graph, and its layers: operators that
                                             share a parameter
-`automap.simulate.operators.simulator`      a machine with configured operators, their
-                                            timeline, and what a change of one configuration
-                                            does to it
+
+What simulates them is of the face itself: `Simulator`, a machine with configured operators, their
+timeline, and what a change of one configuration does to it.
 """
+
+from automap.simulate.operators.simulator import Method as Method, Simulator as Simulator

@@ -138,7 +138,7 @@ REFUSALS = {
     "placement": (
         '"placement": null',
         '"placement": {"stages": []}',
-        r"placement: written by a newer automap: .*upgrade",
+        r"placement\.stages: unknown field",
     ),
     "missing": ('"mesh": {"axes"', '"mosh": {"axes"', r"'.*: mosh: unknown field; .*workload, "),
     "missing in a row": ('"dtype": "bfloat16", ', "", r"inputs\[0\]\.dtype: missing; required: "),

@@ -1,0 +1,25 @@
+"""Operators on devices: FlexFlow's and ColocRL's question, which operator runs where.
+
+    flow = step_dataflow(workload)                        # equations, and the arrays between them
+    operators = step_operators(flow)                      # of a person's graph
+    graph = get_graph("haswell-4xk80")                    # or any topology: 4xk80, flexflow-k80
+    problem = placement_problem(operators, graph.platform, graph.kinds)
+    simulator = Simulator(problem, placed_machine(graph))
+    outcome = simulator.run(device_of_each_operator)      # step_seconds, peak_bytes, fits, ...
+    seconds, fits = simulator.price_all(placements)       # int64 [n, operators], many at once
+    placed = PLACEMENT_STRATEGIES["mcmc"](Search(simulator, seed=0))   # device, seconds, fits, gap
+
+`automap.placement.dataflow`    a step as nodes with arrays between them
+`automap.placement.operators`   which nodes belong to one operator
+`automap.placement.tasks`       operators in tasks with their seconds on each kind of device, and
+                                tensors with their bytes
+`automap.placement.simulation`  placements of one problem on one machine, simulated
+"""
+
+from automap.placement.strategies import (
+    BASELINES as BASELINES,
+    PLACEMENT_STRATEGIES as PLACEMENT_STRATEGIES,
+    Placed as Placed,
+    Search as Search,
+    Strategy as Strategy,
+)

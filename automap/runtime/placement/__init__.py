@@ -1,0 +1,6 @@
+"""Plans with a placement, run: operators' tasks as jitted programs on devices of their own.
+
+`PlacedStep` is called like the step; `automap.runtime.run` makes it.
+"""
+
+from automap.runtime.placement.step import PlacedStep as PlacedStep

@@ -1,0 +1,63 @@
+"""Strategies of placement against brute force, and what they promise of each other."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from automap.placement.simulation import Simulator, placed_machine
+from automap.placement.strategies import BASELINES, PLACEMENT_STRATEGIES, Search, layer_parts
+from automap.topology import get_graph
+from tests.automap.placement.problems import random_problem
+
+
+def _search(seed: int, count: int = 5, machine: str = "haswell-2xk80") -> Search:
+    problem = random_problem(np.random.default_rng(seed), count, kinds=2)
+    return Search(Simulator(problem, placed_machine(get_graph(machine))), seed=seed)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_exact_is_the_best_of_all_placements_and_mcmc_finds_it(seed: int) -> None:
+    search = _search(seed)
+    everything = np.array(list(product(range(3), repeat=5)))
+    seconds, fits = search.simulator.price_all(everything)
+    best = seconds[fits].min()
+    exact = PLACEMENT_STRATEGIES["exact"](search)
+    assert exact.seconds == pytest.approx(best)
+    assert exact.gap == 0.0
+    assert PLACEMENT_STRATEGIES["auto"](search) == exact
+    assert PLACEMENT_STRATEGIES["mcmc"](search).seconds == pytest.approx(best)
+
+
+def test_a_walk_ends_at_a_local_optimum_and_same_seed_same_placement() -> None:
+    search = _search(3, count=9, machine="haswell-4xk80")
+    best = PLACEMENT_STRATEGIES["mcmc"](search)
+    neighbours = np.array(
+        [
+            [target if o == moved else d for o, d in enumerate(best.device)]
+            for moved in range(9)
+            for target in range(5)
+        ]
+    )
+    seconds, _ = search.simulator.price_all(neighbours)
+    assert best.seconds <= seconds.min() * (1 + 1e-12)
+    assert best == PLACEMENT_STRATEGIES["mcmc"](_search(3, count=9, machine="haswell-4xk80"))
+    for baseline in BASELINES.values():
+        assert best.rank <= baseline(search).rank
+
+
+def test_layers_are_cut_in_parts_of_equal_seconds() -> None:
+    seconds = np.array([1.0, 1.0, 1.0, 1.0, 2.0, 2.0])
+    layers = np.array([0, 0, 1, 1, 2, 3])
+    assert layer_parts(seconds, layers, 2).tolist() == [0, 0, 0, 0, 1, 1]
+    assert layer_parts(seconds, layers, 4).tolist() == [0, 0, 1, 1, 2, 3]
+
+
+def test_a_placement_that_fits_is_preferred() -> None:
+    problem = random_problem(np.random.default_rng(5), 6, kinds=2)
+    everything = Simulator(problem, placed_machine(get_graph("haswell-4xk80"))).run([1] * 6)
+    limit = float(everything.peak_bytes.max()) * 0.8
+    machine = placed_machine(get_graph("haswell-4xk80"), memory_limit_bytes=limit)
+    search = Search(Simulator(problem, machine))
+    assert not PLACEMENT_STRATEGIES["single"](search).fits
+    assert PLACEMENT_STRATEGIES["mcmc"](search).fits

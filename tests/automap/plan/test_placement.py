@@ -1,0 +1,108 @@
+"""The `placement` field of a plan: what is refused, and what is said of it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from automap.errors import PlanError
+from automap.plan.placement import (
+    PlacedDeviceRecord,
+    PlacedOperatorRecord,
+    PlacedTaskRecord,
+    PlacedTransferRecord,
+    PlacementRecord,
+    check_placement,
+    placement_lines,
+    placement_text,
+    task_ranges,
+)
+
+
+def record() -> PlacementRecord:
+    """Two operators on two devices."""
+    operator = {"seconds": 1.0, "state_bytes": 8}
+
+    def task(number: int, first: int, last: int) -> PlacedTaskRecord:
+        return PlacedTaskRecord(
+            operator=number,
+            phase="forward",
+            equations=((first, last),),
+            start_seconds=0.0,
+            seconds=1.0,
+        )
+
+    return PlacementRecord(
+        devices=tuple(
+            PlacedDeviceRecord(name=name, busy_seconds=1.0, peak_bytes=8) for name in ("a", "b")
+        ),
+        operators=(
+            PlacedOperatorRecord(name="w #1", device=0, **operator),
+            PlacedOperatorRecord(name="w #2", device=1, **operator),
+        ),
+        tasks=(task(0, 0, 3), task(1, 4, 9)),
+        transfers=(
+            PlacedTransferRecord(
+                maker=0, source=0, target=1, bytes=4, start_seconds=1.0, seconds=0.5
+            ),
+        ),
+        input_devices=(0, None),
+    )
+
+
+def _with_operator(given: PlacementRecord, **changes: Any) -> PlacementRecord:
+    return replace(given, operators=(replace(given.operators[0], **changes), given.operators[1]))
+
+
+def _with_task(given: PlacementRecord, **changes: Any) -> PlacementRecord:
+    return replace(given, tasks=(given.tasks[0], replace(given.tasks[1], **changes)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: _with_operator(r, device=2), r"operators\[0\].device: got 2.*of 'w #1'"),
+        (lambda r: _with_task(r, operator=7), r"tasks\[1\].operator: got 7; allowed: 0 to 1"),
+        (lambda r: _with_task(r, equations=((3, 3),)), r"tasks\[1\].*3 of 'w #2' is in task 0"),
+        (lambda r: _with_task(r, equations=((5, 4),)), r"equations\[0\]: got \[5, 4\]"),
+        (lambda r: _with_task(r, seconds=float("nan")), "seconds: got nan"),
+        (lambda r: replace(r, input_devices=(5, None)), r"input_devices\[0\]: got 5"),
+        (
+            lambda r: replace(r, transfers=(replace(r.transfers[0], target=3),)),
+            r"transfers\[0\].target: got 3",
+        ),
+        (
+            lambda r: replace(r, transfers=(replace(r.transfers[0], maker=9),)),
+            r"transfers\[0\].maker: got 9",
+        ),
+    ],
+)
+def test_what_is_not_there_is_refused_with_its_name(
+    change: Callable[[PlacementRecord], PlacementRecord], message: str
+) -> None:
+    with pytest.raises(PlanError, match=message):
+        change(record())
+
+
+def test_devices_and_inputs_are_those_of_the_plan() -> None:
+    check_placement(record(), ["a", "b"], 2)
+    with pytest.raises(PlanError, match="the devices of the topology: a, c"):
+        check_placement(record(), ["a", "c"], 2)
+    with pytest.raises(PlanError, match="input_devices: got 2; allowed: 3"):
+        check_placement(record(), ["a", "b"], 3)
+
+
+def test_numbers_are_ranges_and_back() -> None:
+    numbers = [0, 1, 2, 5, 7, 8]
+    ranges = task_ranges(numbers)
+    assert ranges == ((0, 2), (5, 5), (7, 8))
+    assert list(replace(record().tasks[0], equations=ranges).numbers) == numbers
+
+
+def test_what_is_said() -> None:
+    assert placement_text(None) == "no"
+    assert placement_text(record()) == "2 operators on 2 of 2 devices, 1 transfers"
+    lines = placement_lines(record(), 2.0)
+    assert lines[1] == "  a: busy 1 s (50%), peak 8 B"
+    assert lines[2] == "    w #1: 1 s, 8 B stored"

@@ -1,0 +1,121 @@
+"""Placement plans on eight CPU devices: three steps equal to one device, in the simulated order."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+import automap
+from automap.errors import PlanError
+from models import lenet, rnnlm
+
+
+def _filled(tree: Any, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+
+    def fill(leaf: Any) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jnp.integer):
+            return jnp.asarray(rng.integers(0, 4, leaf.shape), leaf.dtype)
+        return jnp.asarray(np.abs(rng.normal(size=leaf.shape)) * 0.05, leaf.dtype)
+
+    return jax.tree.map(fill, tree)
+
+
+def _copied(tree: Any) -> Any:
+    return jax.tree.map(jnp.copy, tree)
+
+
+def _check_three_steps(target: Callable[[], Any], strategy: str) -> None:
+    step, args = target()
+    plan = automap.plan(step, args, topology="cpu:8", space="placement", strategy=strategy)
+    placement = plan.placement
+    assert placement is not None
+    assert len(placement.used) > 1
+    run, (state, *rest) = plan.jit(step), _filled(args)
+    here, alone = _copied(state), _copied(state)
+    for _ in range(3):
+        here, made = run(here, *rest)
+        alone, expected = step(alone, *rest)
+    for got, wanted in zip(
+        jax.tree.leaves((here, made)), jax.tree.leaves((alone, expected)), strict=True
+    ):
+        np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=2e-5, atol=1e-6)
+    # Every task was run, on each device in the order of the simulation.
+    assert sorted(run.order) == list(range(len(placement.tasks)))
+    for number in placement.used:
+        its = [
+            task
+            for task in run.order
+            if placement.operators[placement.tasks[task].operator].device == number
+        ]
+        assert its == sorted(its)
+    # State is where the plan stores it.
+    devices = jax.devices()
+    leaves = jax.tree.leaves(here)
+    for leaf, place in zip(leaves, placement.input_devices, strict=False):
+        assert place is not None
+        assert leaf.devices() == {devices[place]}
+
+
+@pytest.mark.parametrize(
+    "target",
+    [lambda: lenet.lenet_tiny(batch=8), lambda: rnnlm.rnnlm_tiny(batch=4, seq=3)],
+    ids=["lenet", "rnnlm"],
+)
+def test_three_steps_are_those_of_one_device(target: Callable[[], Any]) -> None:
+    _check_three_steps(target, "expert")
+
+
+def _two_layers(state: Any, x: jax.Array) -> tuple[Any, jax.Array]:
+    def loss(w: Any) -> jax.Array:
+        return jnp.mean((jnp.tanh(x @ w["a"]) @ w["b"]) ** 2)
+
+    value, grads = jax.value_and_grad(loss)(state)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, state, grads), value
+
+
+def _plan() -> tuple[automap.Plan, Any]:
+    args = _filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((4, 16))))
+    plan = automap.plan(_two_layers, args, topology="cpu:2", space="placement", strategy="expert")
+    return plan, args
+
+
+def test_the_decorator_runs_it_and_makes_state_where_it_is_stored() -> None:
+    plan, (state, x) = _plan()
+    assert plan.placement is not None
+    step = automap.parallelize(
+        topology="cpu:2", devices=jax.devices()[:2], space="placement", strategy="expert"
+    )(_two_layers)
+    step.plan_for(state, x)
+    made = step.init(lambda: _copied(state))
+    after, loss = step(made, x)
+    wanted, expected = _two_layers(state, x)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    for name, device in (("a", 0), ("b", 1)):
+        np.testing.assert_allclose(after[name], wanted[name], rtol=1e-6)
+        assert made[name].devices() == after[name].devices() == {jax.devices()[device]}
+
+
+def test_programs_that_would_wait_in_a_circle_are_refused_with_the_operators() -> None:
+    plan, (state, x) = _plan()
+    data: Any = plan.to_json()
+    tasks = data["placement"]["tasks"]
+    tasks[0], tasks[1] = tasks[1], tasks[0]
+    data["placement"]["transfers"] = []
+    run = automap.Plan.from_json(data).jit(_two_layers, devices=jax.devices()[:2])
+    with pytest.raises(PlanError, match=r"\['b'\].* reads what .*\['a'\].*in a circle"):
+        run(state, x)
+    with pytest.raises(PlanError, match="several programs"):
+        run.lower(state, x)
+
+
+def test_equations_that_the_step_has_not_are_refused() -> None:
+    plan, (state, x) = _plan()
+    data: Any = plan.to_json()
+    data["placement"]["tasks"][-1]["equations"].append([900, 901])
+    run = automap.Plan.from_json(data).jit(_two_layers, devices=jax.devices()[:2])
+    with pytest.raises(PlanError, match="got 900, of .*; the step has"):
+        run(state, x)
