@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from automap.api.call_plans import as_topology
+from automap.api.call_plans import as_machine
 from automap.api.keywords import with_options
 from automap.api.records import FromRecord
 from automap.config import TOPOLOGY, OptionKeywords, described_options, read_options
@@ -14,7 +14,7 @@ from automap.report.notebook import comparison_html
 from automap.report.progress import SearchProgress
 from automap.step.rules import user_rules
 from automap.step.step import as_step
-from automap.topology.model import Topology
+from automap.topology import Topology, regular
 
 
 class Comparison(FromRecord, spaces.Comparison):
@@ -61,7 +61,7 @@ def compare(
     checked = read_options(**options)
     given = as_step(step, mesh=checked.axes)
     call = given.enter(tuple(args), kwargs or {}).traced()
-    machine = as_topology(topology)
+    machine = regular(as_machine(topology, checked))
     with SearchProgress(checked.budget_seconds) as progress:
         workload = lower_call(
             call,
