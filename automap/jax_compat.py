@@ -97,8 +97,8 @@ class PallasCall:
 
     `grid` has 0 for sizes that are known at run time only; `body_axes` are the axes of the grid
     that the body counts, `is_parallel` those declared so. Operands are `leading` ones (sizes of the
-    grid, what is prefetched) and those of `blocks`, which go on with the results. `stated_flops` is
-    0 where the call states none.
+    grid, what is prefetched) and those of `blocks`, which go on with the results; `scratch` is how
+    many memories the body works in. `stated_flops` is 0 where the call states none.
     """
 
     name: str
@@ -108,7 +108,7 @@ class PallasCall:
     leading: int
     blocks: tuple[PallasBlock, ...]
     aliases: tuple[tuple[int, int], ...]
-    keeps_scratch: bool
+    scratch: int
     body: Any
     stated_flops: int
 
@@ -151,7 +151,7 @@ def _read_pallas_call(params: Any) -> PallasCall:
         leading=mapping.num_dynamic_grid_bounds + mapping.num_index_operands,
         blocks=blocks,
         aliases=tuple((a, b) for a, b in params["input_output_aliases"]),
-        keeps_scratch=bool(mapping.scratch_avals),
+        scratch=len(mapping.scratch_avals),
         body=body,
         stated_flops=int(getattr(stated, "flops", 0) or 0),
     )

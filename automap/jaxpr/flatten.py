@@ -11,7 +11,7 @@ There is a flat jaxpr for the step itself and for each inner body. Per equation 
 Differentiation is over when a step is traced, so a custom_jvp or custom_vjp call is only its call.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from jax.extend import core
 from jax.extend.source_info_util import new_name_stack
 
 from automap.jax_compat import is_unspecified, open_jaxpr
+from automap.jaxpr.pallas import is_kernel
 from automap.step.user_constraints import constrained_jaxpr, named
 from hlo_tools.rules import Notation
 
@@ -113,7 +114,11 @@ def _flat_jaxpr(jaxpr: Any, rules: Rules, *, name: str, prefix: str, trip_count:
     )
     outvars = builder.inline(inner, env={}, stack=None, callers=())
     equations = []
-    for number, (eqn, callers) in enumerate(zip(builder.eqns, builder.callers, strict=True)):
+    read = {a for eqn in builder.eqns for a in eqn.invars if not isinstance(a, core.Literal)}
+    read |= {a for a in outvars if not isinstance(a, core.Literal)}
+    for number, (given, callers) in enumerate(zip(builder.eqns, builder.callers, strict=True)):
+        # Whether anybody reads a kernel's result says what it is for.
+        eqn = _without_unread(given, read) if is_kernel(given) else given
         path = f"{prefix}{number}"
         bodies = tuple(_bodies(eqn, rules, path, trip_count))
         equations.append(Equation(path=path, eqn=eqn, bodies=bodies, callers=callers))
@@ -222,6 +227,11 @@ class _Builder:
         self.constvars.append(core.Var(var.aval))
         self.consts.append(value)
         return self.constvars[-1]
+
+
+def _without_unread(eqn: Any, read: Set[Any]) -> Any:
+    """An equation whose results that nobody reads have no variable."""
+    return eqn.replace(outvars=[v if v in read else core.DropVar(v.aval) for v in eqn.outvars])
 
 
 def _fresh(var: Any) -> Any:

@@ -95,7 +95,8 @@ Digit: TypeAlias = tuple[int, GridFactor]
 class GridTables:
     """Walks jaxprs over a grid of these sizes, 0 for one that is known at run time.
 
-    `body_axes` are the axes that `program_id` counts.
+    `body_axes` are the axes that `program_id` counts; `predicates` those of branches, by the id of
+    their equation.
     """
 
     sizes: tuple[int, ...]
@@ -104,6 +105,7 @@ class GridTables:
     read_axes: set[int] = field(default_factory=set)
     flops: float = 0.0
     is_counted: bool = True
+    predicates: dict[int, Table] = field(default_factory=dict)
 
     def index(self, axis: int) -> Table:
         """The index along an axis; None, and the axis is read, if its size is not known."""
@@ -162,12 +164,14 @@ class GridTables:
 
     def _add(self, flops: float, runs: Any) -> None:
         # A mean over the axes that the runs depend on is one over the whole grid.
-        self.flops += flops * float(np.mean(runs)) * math.prod(self.sizes)
+        self.flops += flops * float(np.mean(runs)) * math.prod(size or 1 for size in self.sizes)
+        self.is_counted &= all(self.sizes)
 
     def cond(self, eqn: Any, operands: list[Table], runs: Any) -> Sequence[Table]:
         """Each branch by as many programs as take it; of an unknown predicate by all."""
         which, *rest = operands
         self._note_read([which])
+        self.predicates[id(eqn)] = which
         before = self.flops
         for number, branch in enumerate(eqn.params["branches"]):
             last = len(eqn.params["branches"]) - 1

@@ -15,8 +15,9 @@ A factor is a batch if the programs along it have nothing to do with each other:
                                                                             -> in: `_misfit`
     the body reads nothing that varies along it
     nothing is kept from one program to the next along it: the axis is declared parallel, or the
-    kernel has no scratch memory, or what is read of the grid comes after it, so that each of its
-    programs starts the scratch memory anew                                 -> in: `_reason`
+    kernel has no scratch memory, or writes the whole of it where the axes after it begin, or what
+    is read of the grid comes after it, so that the body does the same at each step of it
+                                                                            -> in: `_reason`
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,10 @@ from itertools import pairwise
 import math
 from typing import Any
 
-from automap.jax_compat import PallasBlock, PallasCall, pallas_call
+from jax.extend import core
+import numpy as np
+
+from automap.jax_compat import PallasBlock, PallasCall, open_jaxpr, pallas_call
 from automap.jaxpr.grid_tables import (
     Digit,
     GridFactor,
@@ -86,10 +90,13 @@ def read_kernel(eqn: Any) -> Kernel | None:
     leading = [BlockedArray(s, ((),) * len(s), s, frozenset()) for s in shapes[: call.leading]]
     operands, results = (*leading, *arrays[:-n_results]), tuple(arrays[-n_results:])
     body = GridTables(call.grid, call.body_axes)
-    body.results(call.body, [None] * len(getattr(call.body, "jaxpr", call.body).invars))
+    # What nobody reads of a kernel's results is memory that it works in, as scratch memory is.
+    used = [not isinstance(var, core.DropVar) for var in eqn.outvars]
+    body.results(call.body, [None] * len(open_jaxpr(call.body)[0].invars))
     every = [factor for axis in factors for factor in axis if factor.size > 1]
-    misfits = {f: _misfit(f, call, operands, results) for f in every}
-    reasons = {f: misfits[f] or _reason(f, call, body) for f in every}
+    misfits = {f: _misfit(f, call, operands, results, used) for f in every}
+    scratch = _scratch(call, used)
+    reasons = {f: misfits[f] or _reason(f, call, body, scratch) for f in every}
     unknown = [axis for axis, size in enumerate(call.grid) if not size]
     return Kernel(
         call,
@@ -179,16 +186,30 @@ def _between(digit: GridFactor, factors: Sequence[GridFactor]) -> Iterator[GridF
     return (factor for factor in factors if digit.low <= factor.low < end)
 
 
+def _scratch(call: PallasCall, used: Sequence[bool]) -> list[Any]:
+    """The memory that a kernel works in: the body's references to it."""
+    refs = list(open_jaxpr(call.body)[0].invars)
+    first_result = len(refs) - call.scratch - len(used)
+    results = refs[first_result : first_result + len(used)]
+    return refs[len(refs) - call.scratch :] + [
+        ref for ref, is_used in zip(results, used, strict=True) if not is_used
+    ]
+
+
 def _misfit(
     factor: GridFactor,
     call: PallasCall,
     operands: Sequence[BlockedArray],
     results: Sequence[BlockedArray],
+    used: Sequence[bool],
 ) -> str:
     """Why the arrays are not stepped through by a factor, "" if they are."""
-    sides = (("operand", 1, operands), ("result", 0, results))
-    for side, least_missing, arrays in sides:
+    read = [True] * len(operands)
+    sides = (("operand", 1, operands, read), ("result", 0, results, used))
+    for side, least_missing, arrays, counts in sides:
         for number, array in enumerate(arrays):
+            if not counts[number]:
+                continue
             times = sum(dim.count(factor) for dim in array.dims)
             if factor.axis in array.irregular:
                 return f"the index map of {side} {number} does not hand it on in whole blocks"
@@ -202,13 +223,43 @@ def _misfit(
     return ""
 
 
-def _reason(factor: GridFactor, call: PallasCall, body: GridTables) -> str:
+def _reason(factor: GridFactor, call: PallasCall, body: GridTables, scratch: Sequence[Any]) -> str:
     """Why programs along a factor may have to do with each other, "" if they have not."""
     if factor.axis in body.read_axes or any(varies_along(table, factor) for table in body.read):
         return "the body reads its program_id"
-    if call.keeps_scratch and not call.is_parallel[factor.axis] and _reads_before(body, factor):
-        return "it is not declared parallel, and may keep something in scratch memory along it"
+    if scratch and not call.is_parallel[factor.axis] and _reads_before(body, factor):
+        starts = (_start(open_jaxpr(call.body)[0].eqns, ref, body) for ref in scratch)
+        if not all(_is_at_beginnings(start, factor) for start in starts):
+            return "it is not declared parallel, and may keep something in scratch memory along it"
     return ""
+
+
+def _start(eqns: Sequence[Any], ref: Any, body: GridTables) -> np.ndarray:
+    """The programs that write the whole of a scratch memory before they do anything with it."""
+    first = next((eqn for eqn in eqns if ref in eqn.invars), None)
+    never = np.zeros((), bool)
+    if first is None or first.primitive.name == "swap":
+        # What is never used keeps nothing.
+        return never if first and first.invars[1].aval.shape != ref.aval.shape else ~never
+    which = body.predicates.get(id(first))
+    if which is None:
+        return never
+    for number, branch in enumerate(first.params["branches"]):
+        inner, _ = open_jaxpr(branch)
+        held = inner.invars[first.invars.index(ref) - 1]
+        uses = [eqn for eqn in inner.eqns if held in eqn.invars]
+        if uses and uses[0].primitive.name == "swap" and _start(uses, held, body):
+            never = never | (np.clip(which, 0, len(first.params["branches"]) - 1) == number)
+    return never
+
+
+def _is_at_beginnings(start: np.ndarray, factor: GridFactor) -> bool:
+    """Whether a table holds wherever all that the grid steps through within a factor begins."""
+    for axis, size in enumerate(start.shape):
+        step = factor.low if axis == factor.axis else size
+        if axis >= factor.axis and size > 1:
+            start = np.take(start, range(0, size, step), axis)
+    return bool(start.all())
 
 
 def _reads_before(body: GridTables, factor: GridFactor) -> bool:

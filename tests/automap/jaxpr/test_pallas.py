@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from automap.jax_compat import open_jaxpr, rebuild_jaxpr
+from automap.jax_compat import rebuild_jaxpr
+from automap.jaxpr.flatten import equations, flatten
 from automap.jaxpr.grid_tables import GridFactor
 from automap.jaxpr.kernels import kernel_per_device, stand_in
-from automap.jaxpr.pallas import Kernel, read_kernel
+from automap.jaxpr.pallas import Kernel, is_kernel, read_kernel
 
 
 F32 = jnp.float32
@@ -123,6 +124,40 @@ def sums_outside(x):
     )(x)
 
 
+def sums_inside(x):
+    """The body reads the outer axis, but starts its scratch memory anew within each inner one."""
+
+    def body(x, o, total):
+        @pl.when(pl.program_id(2) == 0)
+        def _():
+            total[...] = jnp.zeros_like(total)
+
+        total[...] += x[...] * pl.program_id(0)
+        o[...] = total[...]
+
+    spec = _with((2, 64), lambda k, i, j: (k * 4 + i, j))
+    return call(
+        body,
+        out_shape=x,
+        grid=(2, 4, 2),
+        in_specs=[spec],
+        out_specs=spec,
+        scratch_shapes=[pltpu.VMEM((2, 64), F32)],
+    )(x)
+
+
+def works_in_a_result(x):
+    """A result that nobody reads is memory to work in, which each program writes first."""
+
+    def body(x, work, y):
+        work[...] = x[...] * 2
+        y[...] = work[...] + 1
+
+    spec, whole = _with((2, 128), lambda i: (i, 0)), _with((2, 128), lambda i: (0, 0))
+    out = [jax.ShapeDtypeStruct((2, 128), F32), x]
+    return call(body, out_shape=out, grid=(8,), in_specs=[spec], out_specs=[whole, spec])(x)[1]
+
+
 def numbered_rows(x):
     def body(x, y):
         y[...] = x[...] + pl.program_id(0)
@@ -195,6 +230,8 @@ KERNELS = {
         "axis 2 of its grid (4, 2, 2): result 0 has it on 0 dimensions",
     ),
     sums_outside: (WIDE, "ab->cd replicate=a,b,c,d", "scratch memory along it"),
+    sums_inside: (WIDE, "(abc)d->(ebf)g replicate=a,c,d,e,f,g", "the body reads its program_id"),
+    works_in_a_result: (WIDE, "(ab)c->de,(af)g replicate=b,c,d,e,f,g", ""),
     numbered_rows: (WIDE, "ab->cd replicate=a,b,c,d", "the body reads its program_id"),
     numbered_in_groups: (
         _arrays((16, 8)),
@@ -214,14 +251,8 @@ KERNELS = {
 def _equation(kernel, arguments):
     """A jaxpr that has a kernel as its one equation, with its operands and results."""
     jaxpr = jax.make_jaxpr(kernel)(*arguments)
-    found = [(jaxpr, eqn) for eqn in open_jaxpr(jaxpr)[0].eqns]
-    for holder, eqn in found:
-        inner = eqn.params.get("jaxpr")
-        if eqn.primitive.name == "pallas_call":
-            return holder, eqn
-        if inner is not None:
-            found += [(inner, e) for e in open_jaxpr(inner)[0].eqns]
-    raise AssertionError(f"{kernel.__name__} has no kernel")
+    (eqn,) = [e.eqn for e in equations(flatten(jaxpr, {})) if is_kernel(e.eqn)]
+    return jaxpr, eqn
 
 
 def _kernel(eqn) -> Kernel:
@@ -240,9 +271,9 @@ def test_rule(kernel):
 
 
 def _splits(eqn):
-    """Each way to split one dimension of the first result along a batch, over up to 8 devices."""
+    """Each way to split one dimension of the last result along a batch, over up to 8 devices."""
     kernel = _kernel(eqn)
-    for dim, factors in enumerate(kernel.results[0].dims):
+    for dim, factors in enumerate(kernel.results[-1].dims):
         for parts in (2, 4, 8):
             if factors and factors[0] in kernel.batches and factors[0].size % parts == 0:
                 yield dim, parts
@@ -256,22 +287,19 @@ def test_parts_are_the_whole(kernel):
         jnp.asarray(np.random.default_rng(1).normal(size=atom.aval.shape) * 0.9, atom.aval.dtype)
         for atom in eqn.invars
     ]
-    want = eqn.primitive.bind(*values, **eqn.params)
+    number = len(eqn.outvars) - 1
+    want = eqn.primitive.bind(*values, **eqn.params)[number]
     for dim, parts in [*_splits(eqn), (0, 1)]:
-        mesh = jax.make_mesh(
-            (parts,),
-            ("x",),
-            devices=jax.devices()[:parts],
-            axis_types=(jax.sharding.AxisType.Auto,),
-        )
-        split = tuple(("x",) if d == dim else () for d in range(eqn.outvars[0].aval.ndim))
-        local = kernel_per_device(eqn, mesh, [split])
-        part = local.params["jaxpr"].eqns[0].outvars[0].aval.shape
-        assert part[dim] * parts == eqn.outvars[0].aval.shape[dim]
-        made = rebuild_jaxpr(holder, [], [], local.outvars, [local], local.invars)
-        got = jax.jit(jaxpr_as_fun(made))(*values)
-        assert got[0].addressable_shards[0].data.shape == part
-        np.testing.assert_array_equal(got[0], want[0])
+        types = (jax.sharding.AxisType.Auto,)
+        mesh = jax.make_mesh((parts,), ("x",), types, devices=jax.devices()[:parts])
+        split = tuple(("x",) if d == dim else () for d in range(want.ndim))
+        local = kernel_per_device(eqn, mesh, [*[None] * number, split])
+        part = local.params["jaxpr"].eqns[0].outvars[number].aval.shape
+        assert part[dim] * parts == want.shape[dim]
+        made = rebuild_jaxpr(holder, [], [], local.outvars[number:], [local], local.invars)
+        (got,) = jax.jit(jaxpr_as_fun(made))(*values)
+        assert got.addressable_shards[0].data.shape == part
+        np.testing.assert_array_equal(got, want)
 
 
 def test_products_are_counted_as_programs_take_them():
