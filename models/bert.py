@@ -15,6 +15,7 @@ from flax import nnx
 import jax
 from jax import numpy as jnp
 
+from models.flash import AttentionBy
 from models.layers import (
     Attention,
     AttentionConfig,
@@ -49,6 +50,7 @@ class BertConfig:
     vocab: int
     layers: Layers = "unrolled"
     remat: Remat = "none"
+    attention: AttentionBy = "written"
 
 
 BERT_48 = BertConfig(depth=48, d_model=1024, heads=16, positions=512, vocab=30_522)
@@ -67,6 +69,7 @@ class Block(nnx.Module):
             d_head=d_head,
             scale=d_head**-0.5,
             use_bias=True,
+            by=config.attention,
         )
         self.attention = Attention(attention, rngs=rngs)
         self.attention_norm = nnx.LayerNorm(config.d_model, rngs=rngs)
@@ -149,9 +152,10 @@ def bert_48(
     layers: Layers = "unrolled",
     dtype: DType = "float32",
     remat: Remat = "none",
+    attention: AttentionBy = "written",
 ) -> Target:
     """BERT-48, with the batch of BERT's pretraining."""
-    config = replace(BERT_48, layers=layers, remat=remat)
+    config = replace(BERT_48, layers=layers, remat=remat, attention=attention)
     return bert(config, batch=batch, seq=seq, dtype=dtype).target
 
 
@@ -161,7 +165,8 @@ def bert_tiny(
     layers: Layers = "unrolled",
     dtype: DType = "float32",
     remat: Remat = "none",
+    attention: AttentionBy = "written",
 ) -> Target:
     """Two layers, everything divisible by 8, for tests."""
-    config = replace(TINY, layers=layers, remat=remat)
+    config = replace(TINY, layers=layers, remat=remat, attention=attention)
     return bert(config, batch=batch, seq=seq, dtype=dtype).target

@@ -15,6 +15,7 @@ from flax import nnx
 import jax
 from jax import numpy as jnp
 
+from models.flash import AttentionBy
 from models.layers import (
     Attention,
     AttentionConfig,
@@ -54,6 +55,7 @@ class GptConfig:
     layers: Layers = "unrolled"
     remat: Remat = "none"
     dropout: float = 0.0
+    attention: AttentionBy = "written"
 
 
 GPT_124M = GptConfig(depth=12, d_model=768, heads=12, positions=1024)
@@ -74,6 +76,8 @@ class Block(nnx.Module):
             d_head=d_head,
             scale=d_head**-0.5,
             use_bias=True,
+            by=config.attention,
+            is_causal=True,
         )
         self.dropout = config.dropout
         self.attention_norm = nnx.LayerNorm(config.d_model, rngs=rngs)
@@ -148,9 +152,10 @@ def gpt_124m(
     dtype: DType = "float32",
     remat: Remat = "none",
     dropout: float = 0.0,
+    attention: AttentionBy = "written",
 ) -> Target:
     """GPT-2 small, with the batch of its paper."""
-    config = replace(GPT_124M, layers=layers, remat=remat, dropout=dropout)
+    config = replace(GPT_124M, layers=layers, remat=remat, dropout=dropout, attention=attention)
     return gpt(config, batch=batch, seq=seq, dtype=dtype).target
 
 
@@ -161,9 +166,10 @@ def gpt_1_3b(
     dtype: DType = "float32",
     remat: Remat = "none",
     dropout: float = 0.0,
+    attention: AttentionBy = "written",
 ) -> Target:
     """GPT-3 XL, with the 1M tokens per batch of its paper."""
-    config = replace(GPT_1_3B, layers=layers, remat=remat, dropout=dropout)
+    config = replace(GPT_1_3B, layers=layers, remat=remat, dropout=dropout, attention=attention)
     return gpt(config, batch=batch, seq=seq, dtype=dtype).target
 
 
@@ -174,9 +180,10 @@ def gpt_6_7b(
     dtype: DType = "float32",
     remat: Remat = "none",
     dropout: float = 0.0,
+    attention: AttentionBy = "written",
 ) -> Target:
     """GPT-3 6.7B, with the 2M tokens per batch of its paper."""
-    config = replace(GPT_6_7B, layers=layers, remat=remat, dropout=dropout)
+    config = replace(GPT_6_7B, layers=layers, remat=remat, dropout=dropout, attention=attention)
     return gpt(config, batch=batch, seq=seq, dtype=dtype).target
 
 
@@ -187,7 +194,8 @@ def gpt_tiny(
     dtype: DType = "float32",
     remat: Remat = "none",
     dropout: float = 0.0,
+    attention: AttentionBy = "written",
 ) -> Target:
     """Two layers, everything divisible by 8, for tests."""
-    config = replace(TINY, layers=layers, remat=remat, dropout=dropout)
+    config = replace(TINY, layers=layers, remat=remat, dropout=dropout, attention=attention)
     return gpt(config, batch=batch, seq=seq, dtype=dtype).target

@@ -18,6 +18,7 @@ from flax import nnx
 import jax
 from jax import numpy as jnp
 
+from models.flash import AttentionBy, flash_attention
 from models.training import check_choice
 
 
@@ -27,13 +28,19 @@ Remat = Literal["none", "layer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """Sizes of an attention; `scale` multiplies queries, `use_bias` gives all kernels a bias."""
+    """Sizes of an attention; `scale` multiplies queries, `use_bias` gives all kernels a bias.
+
+    `by` says how it is computed: written out, or by each platform's own kernel, to which
+    `is_causal` says what a bias says when it is written out.
+    """
 
     d_model: int
     heads: int
     d_head: int
     scale: float
     use_bias: bool
+    by: AttentionBy = "written"
+    is_causal: bool = False
 
 
 class Attention(nnx.Module):
@@ -46,6 +53,7 @@ class Attention(nnx.Module):
             init = nnx.initializers.variance_scaling(variance, "fan_in", "normal")
             return nnx.Linear(d_in, d_out, use_bias=config.use_bias, kernel_init=init, rngs=rngs)
 
+        check_choice("attention", config.by, get_args(AttentionBy))
         inner = config.heads * config.d_head
         self.config = config
         self.q = linear(config.d_model, inner, variance=1 / (config.scale**2 * config.d_head))
@@ -57,6 +65,9 @@ class Attention(nnx.Module):
         """[B, T, d_model] of x [B, T, d_model], memory [B, S, d_model], bias [B, heads, T, S]."""
         queries = self.q(x) * self.config.scale
         q, k, v = (self._heads(y) for y in (queries, self.k(memory), self.v(memory)))
+        if self.config.by == "flash":
+            mixed = flash_attention(q, k, v, is_causal=self.config.is_causal)
+            return self.o(mixed.reshape(*x.shape[:2], -1))
         scores = jnp.einsum("bthd,bshd->bhts", q, k).astype(jnp.float32)
         scores = scores if bias is None else scores + bias
         weights = jax.nn.softmax(scores).astype(x.dtype)

@@ -11,11 +11,13 @@ of each attention and each feed-forward. Initialization is Flax's, with 0.02 for
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import get_args
 
 from flax import nnx
 import jax
 from jax import numpy as jnp
 
+from models.flash import AttentionBy, flash_attention
 from models.layers import (
     Embedding,
     Layers,
@@ -33,6 +35,7 @@ from models.training import (
     State,
     Target,
     TrainStep,
+    check_choice,
     check_rate,
     check_size,
     cross_entropy,
@@ -58,6 +61,7 @@ class LlamaConfig:
     layers: Layers = "unrolled"
     remat: Remat = "none"
     dropout: float = 0.0
+    attention: AttentionBy = "written"
 
 
 LLAMA_8B = LlamaConfig(depth=32, d_model=4096, heads=32, key_heads=8, d_ff=14_336)
@@ -71,6 +75,8 @@ class GroupedAttention(nnx.Module):
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs):
         """Draw the parameters from `rngs`."""
         self.d_head = config.d_model // config.heads
+        check_choice("attention", config.attention, get_args(AttentionBy))
+        self.by = config.attention
         inner = config.key_heads * self.d_head
         self.q = nnx.Linear(config.d_model, config.d_model, use_bias=False, rngs=rngs)
         self.k = nnx.Linear(config.d_model, inner, use_bias=False, rngs=rngs)
@@ -82,6 +88,8 @@ class GroupedAttention(nnx.Module):
         q, k, v = (self._heads(y) for y in (self.q(x), self.k(x), self.v(x)))
         q, k = rotate(q * self.d_head**-0.5, angles), rotate(k, angles)
         batch, length, key_heads, _ = k.shape
+        if self.by == "flash":
+            return self.o(flash_attention(q, k, v, is_causal=True).reshape(x.shape))
         q = q.reshape(batch, length, key_heads, -1, self.d_head)
         scores = jnp.einsum("btkgd,bskd->bkgts", q, k).astype(jnp.float32) + bias
         weights = jax.nn.softmax(scores).astype(x.dtype)
@@ -201,9 +209,10 @@ def llama_8b(
     dtype: DType = "float32",
     remat: Remat = "none",
     dropout: float = 0.0,
+    attention: AttentionBy = "written",
 ) -> Target:
     """Llama 3 8B at its context length, with the 4M tokens per batch of Llama 2's paper."""
-    config = replace(LLAMA_8B, layers=layers, remat=remat, dropout=dropout)
+    config = replace(LLAMA_8B, layers=layers, remat=remat, dropout=dropout, attention=attention)
     return llama(config, batch=batch, seq=seq, dtype=dtype).target
 
 
@@ -214,9 +223,10 @@ def llama_1b(
     dtype: DType = "float32",
     remat: Remat = "none",
     dropout: float = 0.0,
+    attention: AttentionBy = "written",
 ) -> Target:
     """Llama 3.2 1B, with the batch of `llama_8b`."""
-    config = replace(LLAMA_1B, layers=layers, remat=remat, dropout=dropout)
+    config = replace(LLAMA_1B, layers=layers, remat=remat, dropout=dropout, attention=attention)
     return llama(config, batch=batch, seq=seq, dtype=dtype).target
 
 
@@ -227,7 +237,8 @@ def llama_tiny(
     dtype: DType = "float32",
     remat: Remat = "none",
     dropout: float = 0.0,
+    attention: AttentionBy = "written",
 ) -> Target:
     """Two layers, 16 query heads on 8 key heads, everything divisible by 8, for tests."""
-    config = replace(TINY, layers=layers, remat=remat, dropout=dropout)
+    config = replace(TINY, layers=layers, remat=remat, dropout=dropout, attention=attention)
     return llama(config, batch=batch, seq=seq, dtype=dtype).target

@@ -16,6 +16,7 @@ import jax
 from jax import numpy as jnp
 
 from models.experts import Dispatch, Experts, ExpertsConfig
+from models.flash import AttentionBy
 from models.layers import (
     Attention,
     AttentionConfig,
@@ -61,6 +62,7 @@ class MoeConfig:
     vocab: int = 50_304
     dispatch: Dispatch = "einsum"
     layers: Layers = "unrolled"
+    attention: AttentionBy = "written"
 
 
 MOE_8X = MoeConfig(depth=24, d_model=1024, heads=16, experts=8, room=1.25, positions=1024)
@@ -79,6 +81,8 @@ class SelfAttention(nnx.Module):
             d_head=d_head,
             scale=d_head**-0.5,
             use_bias=True,
+            by=config.attention,
+            is_causal=True,
         )
         self.norm = nnx.LayerNorm(config.d_model, rngs=rngs)
         self.attention = Attention(attention, rngs=rngs)
@@ -172,9 +176,10 @@ def moe_8x(
     dispatch: Dispatch = "einsum",
     layers: Layers = "unrolled",
     dtype: DType = "float32",
+    attention: AttentionBy = "written",
 ) -> Target:
     """GPT-2 medium with 8 experts in every second layer, on GPT-2's batch."""
-    config = replace(MOE_8X, dispatch=dispatch, layers=layers)
+    config = replace(MOE_8X, dispatch=dispatch, layers=layers, attention=attention)
     return moe(config, batch=batch, seq=seq, dtype=dtype).target
 
 
@@ -184,7 +189,8 @@ def moe_tiny(
     dispatch: Dispatch = "einsum",
     layers: Layers = "unrolled",
     dtype: DType = "float32",
+    attention: AttentionBy = "written",
 ) -> Target:
     """Four layers, two of them with 8 experts, everything else divisible by 8, for tests."""
-    config = replace(TINY, dispatch=dispatch, layers=layers)
+    config = replace(TINY, dispatch=dispatch, layers=layers, attention=attention)
     return moe(config, batch=batch, seq=seq, dtype=dtype).target

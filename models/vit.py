@@ -13,6 +13,7 @@ from flax import nnx
 import jax
 from jax import numpy as jnp
 
+from models.flash import AttentionBy
 from models.layers import (
     Attention,
     AttentionConfig,
@@ -50,6 +51,7 @@ class VitConfig:
     classes: int = 1000
     dropout: float = 0.0
     layers: Layers = "unrolled"
+    attention: AttentionBy = "written"
 
 
 VIT_B16 = VitConfig(depth=12, d_model=768, heads=12)
@@ -69,6 +71,7 @@ class Block(nnx.Module):
             d_head=d_head,
             scale=d_head**-0.5,
             use_bias=True,
+            by=config.attention,
         )
         self.dropout = config.dropout
         self.attention_norm = nnx.LayerNorm(config.d_model, rngs=rngs)
@@ -142,16 +145,35 @@ def init(config: VitConfig, rng: jax.Array) -> State:
     return vit(config, batch=1).init(rng)
 
 
-def vit_b16(batch: int = 4096, layers: Layers = "unrolled", dtype: DType = "float32") -> Target:
+def vit_b16(
+    batch: int = 4096,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    attention: AttentionBy = "written",
+) -> Target:
     """ViT-B/16 on ImageNet, with the batch of its paper."""
-    return vit(replace(VIT_B16, layers=layers), batch=batch, dtype=dtype).target
+    return vit(
+        replace(VIT_B16, layers=layers, attention=attention), batch=batch, dtype=dtype
+    ).target
 
 
-def vit_l16(batch: int = 4096, layers: Layers = "unrolled", dtype: DType = "float32") -> Target:
+def vit_l16(
+    batch: int = 4096,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    attention: AttentionBy = "written",
+) -> Target:
     """ViT-L/16 on ImageNet, with the batch of its paper."""
-    return vit(replace(VIT_L16, layers=layers), batch=batch, dtype=dtype).target
+    return vit(
+        replace(VIT_L16, layers=layers, attention=attention), batch=batch, dtype=dtype
+    ).target
 
 
-def vit_tiny(batch: int = 16, layers: Layers = "unrolled", dtype: DType = "float32") -> Target:
+def vit_tiny(
+    batch: int = 16,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    attention: AttentionBy = "written",
+) -> Target:
     """Two layers over 16 patches and the class token, features divisible by 8, for tests."""
-    return vit(replace(TINY, layers=layers), batch=batch, dtype=dtype).target
+    return vit(replace(TINY, layers=layers, attention=attention), batch=batch, dtype=dtype).target
