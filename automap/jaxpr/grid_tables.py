@@ -240,9 +240,10 @@ def _trips(eqn: Any, known: Sequence[Table]) -> Table:
     except ValueError:
         return None
     steps = {
-        e.outvars[0]: e.invars[1] for e in body.eqns
+        e.outvars[0]: e.invars[1]
+        for e in body.eqns
         if e.primitive.name == "add" and e.invars[0] is counter
-    }  # fmt: skip
+    }
     by_one = any(
         isinstance(step, core.Literal) and step.val == 1 and made in body.outvars
         for made, step in steps.items()
