@@ -60,6 +60,12 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
     "auto": "exact where placements are few, else mcmc",
     "exact": "the proven best placement, for small graphs",
     "mcmc": "FlexFlow's Metropolis walks from the baselines, and a descent to a local optimum",
+    "colocrl": "ColocRL: a sequence-to-sequence policy trained on this step with REINFORCE",
+    "colocrl-heft": "the same, beginning at HEFT's placement",
+    "heft": "earliest finish time, the longest way first (HEFT)",
+    "m-sct": "small communication times under memory, as in Baechi",
+    "mincut": "fewest bytes between the devices of the fastest kind, by METIS",
+    "mapping": "the same for all devices in proportion to their speed, in place of Scotch's mapping",
     "single": "all operators on the device that takes least",
     "expert": "layers in order on the devices of the fastest kind, in parts of equal seconds",
 }

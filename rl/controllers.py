@@ -8,19 +8,17 @@ which way the weights go (Mirhoseini et al. 2017, section 3.4).
 After `failing_updates` updates a sequence that is not possible counts for nothing: neither for the
 gradient nor for B.
 
-A *fleet* is where controllers run: `LocalFleet` one in this process; those of `rl.fleets` several,
-at the same time. A controller scores its K sequences itself; a score that measures on K workers is
-a function that asks them.
+A controller scores its K sequences itself; a score that measures on K workers is a function that
+asks them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from rl.errors import RlError
 from rl.sequence_policy import build_policy
 from rl.sequences import ReinforceConfig, Score, SequenceTask
 
@@ -65,9 +63,10 @@ class Controller:
         """One round of draws by weights that have seen so many updates."""
         task, config, policy = self._task, self._config, self._policy
         policy.load_state_dict({name: torch.tensor(w) for name, w in weights.items()})
-        uniforms = self._source.random((config.samples, task.n_elements), np.float32)
+        shape = config.samples, task.n_elements, task.n_options
+        noise = torch.from_numpy(self._source.gumbel(size=shape).astype(np.float32))
         with torch.set_grad_enabled(config.learning_rate is not None):
-            drawn = policy.draw(torch.from_numpy(uniforms))
+            drawn = policy.draw(noise)
         sequences = drawn.sequences.numpy()
         costs = self._score(sequences)
         used = (
@@ -100,68 +99,6 @@ class Controller:
         """Go on after a turn that ended with that state."""
         self._baseline = state.baseline
         self._source.bit_generator.state = dict(state.source)
-
-
-@dataclass(frozen=True, slots=True)
-class Crew:
-    """What the controllers of a fleet are made from; each needs a seed of its own.
-
-    `states`: where a resumed run's controllers go on; None where one begins.
-    """
-
-    task: SequenceTask
-    score: Score
-    config: ReinforceConfig
-    seeds: Sequence[int]
-    states: Sequence[ControllerState | None]
-
-    def controller(self, index: int) -> Controller:
-        """The controller of that index."""
-        controller = Controller(self.task, self.score, self.config, self.seeds[index])
-        state = self.states[index]
-        if state is not None:
-            controller.resume(state)
-        return controller
-
-
-class Fleet(Protocol):
-    """Controllers at work, one turn at a time each."""
-
-    def start(self, index: int, weights: Mapping[str, np.ndarray], updates: int) -> None:
-        """Have a controller do a turn by weights that have seen so many updates."""
-        ...
-
-    def next(self) -> tuple[int, Turn]:
-        """Wait for a turn that was started. Raises `RlError` if a controller has failed."""
-        ...
-
-    def close(self) -> None:
-        """End the controllers; what was started is lost."""
-        ...
-
-
-class LocalFleet:
-    """One controller, in this process."""
-
-    def __init__(self, crew: Crew):
-        """A crew of one."""
-        self._controller = crew.controller(0)
-        self._started: tuple[Mapping[str, np.ndarray], int] | None = None
-
-    def start(self, index: int, weights: Mapping[str, np.ndarray], updates: int) -> None:
-        """See `Fleet`; the turn is done when it is asked for."""
-        self._started = weights, updates
-
-    def next(self) -> tuple[int, Turn]:
-        """See `Fleet`."""
-        if self._started is None:
-            raise RlError("no turn was started")
-        weights, updates = self._started
-        self._started = None
-        return 0, self._controller.turn(weights, updates)
-
-    def close(self) -> None:
-        """Nothing is to be ended."""
 
 
 def _moved(baseline: float, rewards: np.ndarray, decay: float) -> float:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl.controllers import Controller, Crew, Turn
+from rl.controllers import Controller, Turn
 from rl.errors import RlError
+from rl.reinforce import Crew
 
 
 class ProcessFleet:

@@ -3,19 +3,21 @@
     J = E[R(P)],  grad J ~ (1/K) sum_k (R(P_k) - B) grad log p(P_k)   -> in: `rl.controllers`
     weights <- Adam(weights, grad J)                                   -> in: `ParameterStore.apply`
 
-Controllers draw and score; the `ParameterStore` holds the weights, moves them by one turn after the
-other, and remembers the best sequence. With one controller a run is exact to the bit when it is
-resumed; with several it depends on which is ready first, and a resumed one has lost the turns that
-were under way.
+A *fleet* is where controllers run: `LocalFleet` one in this process; those of `rl.fleets` several,
+at the same time. Controllers draw and score; the `ParameterStore` holds the weights, moves them by
+one turn after the other, and remembers the best sequence. With one controller a run is exact to the
+bit when it is resumed; with several it depends on which is ready first, and a resumed one has lost
+the turns that were under way.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 import hashlib
 import json
 import math
 from pathlib import Path
 from statistics import mean
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,8 +31,8 @@ from rl.checkpoint import (
     restore_adam,
     save,
 )
-from rl.controllers import ControllerState, Crew, Fleet, LocalFleet, Turn
-from rl.errors import CheckpointError
+from rl.controllers import Controller, ControllerState, Turn
+from rl.errors import CheckpointError, RlError
 from rl.metrics import Log, SequenceRow
 from rl.networks import network_weights
 from rl.sequence_policy import build_policy
@@ -141,6 +143,68 @@ class ParameterStore:
             "updates": self._updates,
             "sums": self._sums,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """What the controllers of a fleet are made from; each needs a seed of its own.
+
+    `states`: where a resumed run's controllers go on; None where one begins.
+    """
+
+    task: SequenceTask
+    score: Score
+    config: ReinforceConfig
+    seeds: Sequence[int]
+    states: Sequence[ControllerState | None]
+
+    def controller(self, index: int) -> Controller:
+        """The controller of that index."""
+        controller = Controller(self.task, self.score, self.config, self.seeds[index])
+        state = self.states[index]
+        if state is not None:
+            controller.resume(state)
+        return controller
+
+
+class Fleet(Protocol):
+    """Controllers at work, one turn at a time each."""
+
+    def start(self, index: int, weights: Mapping[str, np.ndarray], updates: int) -> None:
+        """Have a controller do a turn by weights that have seen so many updates."""
+        ...
+
+    def next(self) -> tuple[int, Turn]:
+        """Wait for a turn that was started. Raises `RlError` if a controller has failed."""
+        ...
+
+    def close(self) -> None:
+        """End the controllers; what was started is lost."""
+        ...
+
+
+class LocalFleet:
+    """One controller, in this process."""
+
+    def __init__(self, crew: Crew):
+        """A crew of one."""
+        self._controller = crew.controller(0)
+        self._started: tuple[Mapping[str, np.ndarray], int] | None = None
+
+    def start(self, index: int, weights: Mapping[str, np.ndarray], updates: int) -> None:
+        """See `Fleet`; the turn is done when it is asked for."""
+        self._started = weights, updates
+
+    def next(self) -> tuple[int, Turn]:
+        """See `Fleet`."""
+        if self._started is None:
+            raise RlError("no turn was started")
+        weights, updates = self._started
+        self._started = None
+        return 0, self._controller.turn(weights, updates)
+
+    def close(self) -> None:
+        """Nothing is to be ended."""
 
 
 class Reinforce:

@@ -61,34 +61,37 @@ class SequencePolicy(nn.Module):
         prior = np.where(task.allowed, task.prior, -np.inf).astype(np.float32)
         self._prior = torch.tensor(prior)
 
-    def draw(self, uniforms: Tensor) -> Drawn:
-        """Draw K sequences by uniform numbers [K, N] from 0 to 1."""
-        return self._decoded(len(uniforms), lambda i, logs: _drawn(logs, uniforms[:, i]))
+    def draw(self, noise: Tensor) -> Drawn:
+        """Draw K sequences by standard Gumbel noise [K, N, D]: the option with the greatest sum of
+        logarithm and noise is as likely as its chance.
+        """
+        return self._decoded(len(noise), lambda i, logits: (logits + noise[:, i]).argmax(1))
 
     def judge(self, sequences: Tensor) -> Drawn:
         """The chances of K given sequences [K, N]."""
         return self._decoded(len(sequences), lambda i, _: sequences[:, i])
 
     def _decoded(self, k: int, choose: Callable[[int, Tensor], Tensor]) -> Drawn:
-        """K sequences, of which `choose` takes the options [K] of i by their log chances [K, D]."""
+        """K sequences; `choose` takes the options [K] of i by their logits [K, D]."""
         states, (last, cell) = self.encoder(self._elements().unsqueeze(1))
         states = states.squeeze(1)
         keys = self.keys(states)
         state, cell = last[0].expand(k, -1), cell[0].expand(k, -1)
         option = torch.full((k,), self.options.num_embeddings - 1)
-        chosen, log_chances, entropy = [], torch.zeros(k), torch.zeros(())
+        options, logits = [], []
         for i, own in enumerate(states):
             context = self._attended(state, keys, states)
             read = [self.options(option), context]
             if self._is_aligned:
                 read.append(own.expand(k, -1))
             state, cell = self.decoder(torch.cat(read, 1), (state, cell))
-            logs = (self._prior[i] + self.logits(torch.cat([state, context], 1))).log_softmax(1)
-            option = choose(i, logs)
-            chosen.append(option)
-            log_chances = log_chances + logs.gather(1, option.unsqueeze(1)).squeeze(1)
-            entropy = entropy + torch.special.entr(logs.detach().exp()).sum(1).mean()
-        return Drawn(torch.stack(chosen, 1), log_chances, entropy / len(states))
+            logits.append(self._prior[i] + self.logits(torch.cat([state, context], 1)))
+            option = choose(i, logits[-1])
+            options.append(option)
+        sequences, logs = torch.stack(options, 1), torch.stack(logits, 1).log_softmax(2)
+        log_chances = logs.gather(2, sequences.unsqueeze(2)).squeeze(2).sum(1)
+        entropy = torch.special.entr(logs.detach().exp()).sum(2).mean()
+        return Drawn(sequences, log_chances, entropy)
 
     def _elements(self) -> Tensor:
         """x [N, ...]."""
@@ -106,12 +109,3 @@ def build_policy(task: SequenceTask, config: ReinforceConfig, seed: int) -> Sequ
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return SequencePolicy(task, config)
-
-
-def _drawn(logs: Tensor, uniforms: Tensor) -> Tensor:
-    """The options [K] where the sums of chances [K, D] pass the uniform numbers [K]."""
-    sums = logs.detach().exp().cumsum(1)
-    # Rounding may leave the sum below a uniform number next to 1, and an option without a chance
-    # must never be taken: the number is kept below the sum.
-    most = torch.nextafter(sums[:, -1:], torch.zeros(1))
-    return (sums <= torch.minimum(uniforms.unsqueeze(1), most)).sum(1)

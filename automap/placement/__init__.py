@@ -16,10 +16,25 @@
 `automap.placement.simulation`  placements of one problem on one machine, simulated
 """
 
-from automap.placement.strategies import (
-    BASELINES as BASELINES,
-    PLACEMENT_STRATEGIES as PLACEMENT_STRATEGIES,
-    Placed as Placed,
-    Search as Search,
-    Strategy as Strategy,
-)
+from collections.abc import Mapping
+from typing import Final
+
+from automap.placement.baselines import expert, heft, m_sct, mapping, mincut, single
+from automap.placement.colocrl import colocrl, colocrl_from_heft
+from automap.placement.search import Placed as Placed, Search as Search, Strategy as Strategy
+from automap.placement.strategies import BASELINES as BASELINES, auto, exact, mcmc
+
+
+PLACEMENT_STRATEGIES: Final[Mapping[str, Strategy]] = {
+    "auto": auto,
+    "exact": exact,
+    "mcmc": mcmc,
+    "colocrl": colocrl,
+    "colocrl-heft": colocrl_from_heft,
+    "heft": heft,
+    "m-sct": m_sct,
+    "mincut": mincut,
+    "mapping": mapping,
+    "single": single,
+    "expert": expert,
+}

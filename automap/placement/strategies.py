@@ -1,9 +1,5 @@
 """Strategies that place operators on devices, behind one protocol: a `Search` -> a placement.
 
-single      all operators on the one device that takes least
-expert      a person's plan: layers (the operators of one parameter, over all time steps) in order,
-            cut in as many parts of about equal seconds as there are devices of the fastest kind
-                                                                             -> in: `layer_parts`
 mcmc        FlexFlow's search (Jia et al. 2019, section 6.2): a Metropolis walk from each of the
             baselines over changes of one operator, of a layer, or of a run of neighbours; a
             proposal y in place of x is taken with probability
@@ -17,21 +13,24 @@ exact       every placement that the bound below does not exclude, for small gra
                                                                              -> in: `_enumerate`
 auto        the best of the baselines and of mcmc; exact where placements are few
 
+Those without a search are in `automap.placement.baselines`, those that learn in
+`automap.placement.colocrl`.
+
 A search is bounded by work: proposals, or placements priced. It begins with the baselines, so it is
 never worse than the best of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 import math
 from typing import Final
 
 import numpy as np
 
-from automap.deadline import Deadline
 from automap.errors import InputError
 from automap.numba_jit import Array, compiled, inner
-from automap.placement.simulation import Simulator
+from automap.placement.baselines import expert, heft, m_sct, single
+from automap.placement.search import Placed, Search, Strategy
 from automap.placement.timeline import Machine, Step, price
 
 
@@ -47,86 +46,6 @@ MOST_PRICED: Final = 2_000_000
 FEW_PLACEMENTS: Final = 5_000
 # Proposals between two looks at the clock.
 _CHUNK: Final = 250
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A placement: the device of each operator, its seconds, and whether it fits; `gap` is the
-    fraction above a proven bound, None without one.
-    """
-
-    device: tuple[int, ...]
-    seconds: float
-    overflow: float
-    gap: float | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether all devices hold it."""
-        return self.overflow == 0.0
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Smaller is better: what fits first, then what is fastest."""
-        return self.overflow, self.seconds
-
-
-@dataclass
-class Search:
-    """What a strategy works with: a simulator, a seed, an end; `priced` counts the work."""
-
-    simulator: Simulator
-    seed: int = 0
-    deadline: Deadline = field(default_factory=Deadline.never)
-    priced: int = 0
-
-    @property
-    def n_devices(self) -> int:
-        """Devices of the machine."""
-        return len(self.simulator.machine.kind)
-
-    def place(self, device: Sequence[int]) -> Placed:
-        """Price one placement."""
-        self.priced += 1
-        seconds, overflow = price(
-            self.simulator.step, self.simulator.machine, np.array(device, np.int64)
-        )
-        return Placed(tuple(map(int, device)), float(seconds), float(overflow))
-
-    @property
-    def layers(self) -> np.ndarray:
-        """The layer of each operator: those that are called after one parameter, [operators]."""
-        first: dict[str, int] = {}
-        names = self.simulator.problem.operators.names
-        return np.array([first.setdefault(n.partition(" #")[0], len(first)) for n in names])
-
-
-Strategy = Callable[[Search], Placed]
-
-
-def single(search: Search) -> Placed:
-    """All on the device that takes least, of those that hold it."""
-    count = search.simulator.problem.n_operators
-    return min((search.place([d] * count) for d in range(search.n_devices)), key=lambda p: p.rank)
-
-
-def expert(search: Search) -> Placed:
-    """The layers in order on the devices of the fastest kind; of less parts where that is
-    better.
-    """
-    problem, machine = search.simulator.problem, search.simulator.machine
-    fastest = int(problem.operator_seconds.sum(axis=1).argmin())
-    devices = np.flatnonzero(machine.kind == fastest)
-    part = layer_parts(problem.operator_seconds[fastest], search.layers, len(devices))
-    return search.place(devices[part].tolist())
-
-
-def layer_parts(seconds: np.ndarray, layers: np.ndarray, n_parts: int) -> np.ndarray:
-    """The part of each operator: whole layers in order, each part of about equal seconds."""
-    by_layer = np.bincount(layers, seconds)
-    middle = np.cumsum(by_layer) - by_layer / 2
-    part = np.floor(middle / max(by_layer.sum(), 1e-300) * n_parts).astype(np.int64)
-    return np.minimum(part, n_parts - 1)[layers]
 
 
 def mcmc(search: Search) -> Placed:
@@ -198,15 +117,13 @@ def auto(search: Search) -> Placed:
     return (exact if count <= math.log(FEW_PLACEMENTS) else mcmc)(search)
 
 
-BASELINES: Final[Mapping[str, Strategy]] = {"single": single, "expert": expert}
-"""Where searches begin, and what they are compared with."""
-
-PLACEMENT_STRATEGIES: Final[Mapping[str, Strategy]] = {
-    "auto": auto,
-    "exact": exact,
-    "mcmc": mcmc,
-    **BASELINES,
+BASELINES: Final[Mapping[str, Strategy]] = {
+    "single": single,
+    "expert": expert,
+    "heft": heft,
+    "m-sct": m_sct,
 }
+"""Where searches begin, and what they are compared with."""
 
 
 @inner

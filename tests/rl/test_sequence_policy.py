@@ -105,11 +105,9 @@ def test_draws_are_as_frequent_as_their_chances():
     allowed[0] = [False, True, True]
     policy = policy_with_all_weights(replace(task, allowed=allowed), CONFIG)
     n = 10_000
-    uniforms = np.random.default_rng(0).random((n, 2), np.float32)
-    # The ends of what a generator may give.
-    uniforms[:2] = [[0.0, 0.0], [np.nextafter(np.float32(1), np.float32(0))] * 2]
+    noise = np.random.default_rng(0).gumbel(size=(n, 2, 3)).astype(np.float32)
     with torch.no_grad():
-        drawn = policy.draw(torch.from_numpy(uniforms))
+        drawn = policy.draw(torch.from_numpy(noise))
         sequences = all_sequences(replace(task, allowed=allowed))
         chances = policy.judge(sequences).log_chances.exp().numpy()
         again = policy.judge(drawn.sequences).log_chances

@@ -5,8 +5,10 @@ from itertools import product
 import numpy as np
 import pytest
 
+from automap.placement import BASELINES, PLACEMENT_STRATEGIES
+from automap.placement.baselines import layer_parts
+from automap.placement.search import Search
 from automap.placement.simulation import Simulator, placed_machine
-from automap.placement.strategies import BASELINES, PLACEMENT_STRATEGIES, Search, layer_parts
 from automap.topology import get_graph
 from tests.automap.placement.problems import random_problem
 

@@ -1,0 +1,65 @@
+"""What every strategy that places operators works with, and what it gives."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from automap.deadline import Deadline
+from automap.placement.simulation import Simulator
+from automap.placement.timeline import price
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A placement: the device of each operator, its seconds, and whether it fits; `gap` is the
+    fraction above a proven bound, None without one.
+    """
+
+    device: tuple[int, ...]
+    seconds: float
+    overflow: float
+    gap: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether all devices hold it."""
+        return self.overflow == 0.0
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Smaller is better: what fits first, then what is fastest."""
+        return self.overflow, self.seconds
+
+
+@dataclass
+class Search:
+    """What a strategy works with: a simulator, a seed, an end; `priced` counts the work."""
+
+    simulator: Simulator
+    seed: int = 0
+    deadline: Deadline = field(default_factory=Deadline.never)
+    priced: int = 0
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of the machine."""
+        return len(self.simulator.machine.kind)
+
+    def place(self, device: Sequence[int]) -> Placed:
+        """Price one placement."""
+        self.priced += 1
+        seconds, overflow = price(
+            self.simulator.step, self.simulator.machine, np.array(device, np.int64)
+        )
+        return Placed(tuple(map(int, device)), float(seconds), float(overflow))
+
+    @property
+    def layers(self) -> np.ndarray:
+        """The layer of each operator: those that are called after one parameter, [operators]."""
+        first: dict[str, int] = {}
+        names = self.simulator.problem.operators.names
+        return np.array([first.setdefault(n.partition(" #")[0], len(first)) for n in names])
+
+
+Strategy = Callable[[Search], Placed]
