@@ -5,6 +5,8 @@ from pathlib import Path
 import subprocess
 import sys
 
+import pytest
+
 
 ROOT = Path(__file__).resolve().parents[1]
 # In one process, since most of it imports JAX, and in one folder: later pages have the devices and
@@ -25,10 +27,19 @@ PAGES = (
 
 
 def test_pages_print_what_they_show(tmp_path):
+    run_pages(PAGES, tmp_path)
+
+
+def test_the_page_of_the_agents_prints_what_it_shows(tmp_path):
+    pytest.importorskip("torch")
+    run_pages(("how-to/agents.md",), tmp_path)
+
+
+def run_pages(pages: tuple[str, ...], folder: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     run = subprocess.run(
-        [sys.executable, "-m", "tests.pages", str(tmp_path), *(ROOT / "docs" / p for p in PAGES)],
-        cwd=tmp_path,
+        [sys.executable, "-m", "tests.pages", str(folder), *(ROOT / "docs" / p for p in pages)],
+        cwd=folder,
         env=environment | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
