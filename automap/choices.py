@@ -65,7 +65,7 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
     "heft": "earliest finish time, the longest way first (HEFT)",
     "m-sct": "small communication times under memory, as in Baechi",
     "mincut": "fewest bytes between the devices of the fastest kind, by METIS",
-    "mapping": "the same for all devices in proportion to their speed, in place of Scotch's mapping",
+    "mapping": "the same for all devices in proportion to their speed, as Scotch maps",
     "single": "all operators on the device that takes least",
     "expert": "layers in order on the devices of the fastest kind, in parts of equal seconds",
 }
