@@ -35,7 +35,9 @@ def _import_names(requirements: list[str]) -> set[str]:
 
 # Folders absent here (models, scripts, examples, tests) may import anything.
 MAY_IMPORT = {
-    "automap": {"automap", "hlo_tools", "rl"} | _import_names(_PROJECT["dependencies"]),
+    "automap": {"automap", "hlo_tools", "rl"}
+    | _import_names(_PROJECT["dependencies"])
+    | _import_names(_PROJECT["optional-dependencies"]["partitions"]),
     "hlo_tools": {"hlo_tools", "numpy", "google", "jaxlib"},
     "rl": {"rl", "numpy", "numba"} | _import_names(_PROJECT["optional-dependencies"]["rl"]),
 }
