@@ -43,6 +43,7 @@ class Degrees:
     - `inside`, `between`: of hosts, the degree of each role that is not 1.
     - `splits_sequence`: whether tensors that no feature splits are split along the sequence.
     - `splits_optimizer`: whether optimizer state is stored split over the data degree (ZeRO-1).
+    - `rematerializes_all`: whether blocks keep nothing for the backward pass but their operands.
     - `microbatches`: of a pipeline; None where none are said.
     - `notes`: what the degrees do not say of the plan or file that they are of, a sentence each.
     """
@@ -51,6 +52,7 @@ class Degrees:
     between: Mapping[Role, int] = field(hash=False)
     splits_sequence: bool = False
     splits_optimizer: bool = False
+    rematerializes_all: bool = False
     microbatches: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -91,6 +93,9 @@ def plan_degrees(plan: PlanRecord) -> Degrees:
                 part[axis.role] = part.get(axis.role, 1) * degree
     if plan.mesh.devices is not None:
         notes.append("the order of the devices is left out")
+    remat = () if plan.levers is None else plan.levers.remat
+    if any(group.kept for group in remat):
+        notes.append("which values blocks keep is left out (remat_policy custom names them)")
     if plan.constraints:
         notes.append(f"{len(plan.constraints)} shardings inside of the step are left out")
     return Degrees(
@@ -98,6 +103,7 @@ def plan_degrees(plan: PlanRecord) -> Degrees:
         between=between,
         splits_sequence=any(axis.splits_sequence for axis in axes),
         splits_optimizer=any(axis.splits_optimizer for axis in axes),
+        rematerializes_all=bool(remat) and not any(group.kept for group in remat),
         notes=(*notes, *_partial_notes(plan, axes)),
     )
 
@@ -167,7 +173,8 @@ def maxtext(degrees: Degrees) -> list[str]:
             lines.append(f"{prefix}_{name}_parallelism: {degree}")
     if degrees.microbatches is not None:
         lines.append(f"num_pipeline_microbatches: {degrees.microbatches}")
-    return lines
+    # Without a word on it the configuration's own stays: the plan has none to add.
+    return lines + (["remat_policy: full"] if degrees.rematerializes_all else [])
 
 
 def megatron(degrees: Degrees) -> list[str]:
@@ -179,7 +186,8 @@ def megatron(degrees: Degrees) -> list[str]:
         "use-distributed-optimizer": degrees.splits_optimizer,
         "use-megatron-fsdp": degrees.degree("fsdp") > 1,
     }
-    return lines + [f"--{flag}" for flag, is_on in switches.items() if is_on]
+    lines += [f"--{flag}" for flag, is_on in switches.items() if is_on]
+    return lines + (list(_MEGATRON_REMAT) if degrees.rematerializes_all else [])
 
 
 _MEGATRON_SIZES: Final[Mapping[Role, str]] = {
@@ -188,6 +196,11 @@ _MEGATRON_SIZES: Final[Mapping[Role, str]] = {
     "context": "context-parallel-size",
     "expert": "expert-model-parallel-size",
 }
+_MEGATRON_REMAT: Final = (
+    "--recompute-granularity full",
+    "--recompute-method uniform",
+    "--recompute-num-layers 1",
+)
 # What a MaxText axis is of ours; those that only inference has are not read.
 _MAXTEXT_AXES: Final[Mapping[str, Role]] = {
     "data": "data",
@@ -232,13 +245,15 @@ def read_maxtext(text: str, device_count: int) -> Degrees:
     if not named:
         raise InputError("no ici_..._parallelism or dcn_..._parallelism; is it for MaxText?")
     _fill(parts, open_ended, device_count)
-    microbatches, remat = _MAXTEXT_MICROBATCHES.search(text), _MAXTEXT_REMAT.search(text)
-    notes = () if remat is None else (_remat_note(remat[1]),)
+    microbatches, policies = _MAXTEXT_MICROBATCHES.search(text), _MAXTEXT_REMAT.findall(text)
+    policy = policies[-1] if policies else None
+    notes = () if policy is None else (_remat_note(policy),)
     degrees = Degrees(
         inside=parts["ici"],
         between=parts["dcn"],
         splits_sequence=max(named.get((p, "tensor_sequence"), 1) for p in parts) > 1,
         microbatches=None if microbatches is None else int(microbatches[1]),
+        rematerializes_all=policy == "full",
         notes=notes,
     )
     return _checked(degrees, device_count)
@@ -247,7 +262,7 @@ def read_maxtext(text: str, device_count: int) -> Degrees:
 def _remat_note(policy: str) -> str:
     return (
         f"remat_policy {policy} is the model's: what the step itself rematerializes "
-        "(jax.checkpoint) is planned as it is"
+        "(jax.checkpoint) is planned as it is, and levers compute more again where memory decides"
     )
 
 
@@ -301,6 +316,7 @@ def read_megatron(text: str, device_count: int) -> Degrees:
         between={},
         splits_sequence=is_on("sequence-parallel"),
         splits_optimizer=is_on("use-distributed-optimizer"),
+        rematerializes_all=re.search(r"recompute[-_]granularity\s*[:=]?\s*full", text) is not None,
     )
 
 

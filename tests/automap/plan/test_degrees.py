@@ -1,5 +1,6 @@
 """Degrees of plans, as MaxText and Megatron-LM are configured, and back."""
 
+from dataclasses import replace
 import json
 from math import prod
 
@@ -8,6 +9,7 @@ from hypothesis import given, strategies as st
 import pytest
 
 import automap
+from automap.api.plan import Plan
 from automap.cli import main
 from automap.errors import InputError
 from automap.plan.degrees import (
@@ -19,6 +21,7 @@ from automap.plan.degrees import (
     read_maxtext,
     read_megatron,
 )
+from tests.automap.plan.test_file import SAMPLE
 from tests.steps import mlp
 
 
@@ -74,19 +77,42 @@ parts = st.dictionaries(
 )
 
 
-@given(parts, parts, st.booleans())
-def test_maxtexts_lines_say_the_degrees_they_were_made_of(inside, between, splits_sequence):
+@given(parts, parts, st.booleans(), st.booleans())
+def test_maxtexts_lines_say_the_degrees_they_were_made_of(inside, between, splits_sequence, remat):
     is_split = splits_sequence and "tensor" in {*inside, *between}
-    degrees = Degrees(inside=inside, between=between, splits_sequence=is_split)
-    assert read_maxtext("\n".join(maxtext(degrees)), degrees.device_count) == degrees
-
-
-@given(parts.filter(lambda part: "fsdp" not in part), st.booleans(), st.booleans())
-def test_megatrons_arguments_say_the_degrees_they_were_made_of(inside, sequence, optimizer):
     degrees = Degrees(
-        inside=inside, between={}, splits_sequence=sequence, splits_optimizer=optimizer
+        inside=inside, between=between, splits_sequence=is_split, rematerializes_all=remat
+    )
+    read = read_maxtext("\n".join(maxtext(degrees)), degrees.device_count)
+    # What the policy means here is noted.
+    assert len(read.notes) == remat and replace(read, notes=()) == degrees
+
+
+@given(parts.filter(lambda part: "fsdp" not in part), st.booleans(), st.booleans(), st.booleans())
+def test_megatrons_arguments_say_the_degrees_they_were_made_of(inside, sequence, optimizer, remat):
+    degrees = Degrees(
+        inside=inside,
+        between={},
+        splits_sequence=sequence,
+        splits_optimizer=optimizer,
+        rematerializes_all=remat,
     )
     assert read_megatron(" ".join(megatron(degrees)), degrees.device_count) == degrees
+
+
+@pytest.mark.parametrize(("kept", "line"), [([], True), ([{"at": "2:out0", "value": "x"}], False)])
+def test_a_plan_whose_blocks_keep_nothing_rematerializes_all(kept, line):
+    data = json.loads(SAMPLE.read_text()) | {
+        "levers": {
+            "remat": [{"kind": "layers", "blocks": ["4", "9"], "equations": 5, "kept": kept}],
+            "recompute_seconds": 0.1,
+            "without": {"step_seconds": 1.0, "peak_bytes": 8, "fits": False},
+        }
+    }
+    degrees = plan_degrees(Plan.from_json(data))
+    assert ("remat_policy: full" in maxtext(degrees)) == line
+    assert ("--recompute-granularity full" in megatron(degrees)) == line
+    assert any("which values blocks keep" in note for note in degrees.notes) != line
 
 
 def test_one_degree_may_be_what_is_left_and_a_later_line_wins():
