@@ -130,11 +130,17 @@ def kernel_prices(
 ) -> Callable[[Instruction], float]:
     """A function for the seconds of one run of an instruction of a compiled program.
 
-    Raises `CompilerError` for a device whose compiler's estimates are not known to be seconds.
+    Raises `CompilerError` for a device whose compiler's estimates are not known to be seconds, or
+    that it estimates nothing for.
     """
     if topology.platform == "cuda":
-        backend = backend_for(topology.platform)
-        return gpu_kernel_seconds(read_estimates(data), module, topology.device, backend)
+        estimates = read_estimates(data)
+        if not any(estimate.seconds for estimate in estimates.values()):
+            raise CompilerError(
+                f"no seconds of a compiled step for {topology.device.name}: the compiler has "
+                "estimated none of its kernels"
+            )
+        return gpu_kernel_seconds(estimates, module, topology.device, backend_for("cuda"))
     if not has_seconds(topology):
         raise CompilerError(
             f"no seconds of a compiled step for {topology.device.name}: its clock is not known; "

@@ -9,6 +9,7 @@ What is compiled for is not there: JAX shows fake CPU devices, or those of an ah
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 import gzip
 import os
 from pathlib import Path
@@ -43,15 +44,35 @@ from automap.verify.messages import (
     Request,
 )
 from automap.verify.run_both import run_both
+from hlo_tools.compiled.estimates import ESTIMATES
 
 
 # What XLA says when a program needs more memory than the device has: a result, not a failure.
 _OUT_OF_MEMORY: Final = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory")
 # What libtpu says when another process uses it.
 _BUSY: Final = re.compile(r"lockfile|TPU is already in use")
-# What the GPU compiler says of a matmul that it has no tiles for (jax 0.10.2).
-_NO_TILES: Final = re.compile(r"Couldn't find output tile sizes")
 _MAX_MESSAGE_CHARACTERS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """Options to compile with once more after a `failure` of the GPU compiler."""
+
+    failure: re.Pattern[str]
+    options: dict[str, bool]
+
+
+# What it says is that of jax 0.10.2.
+_RETRIES: Final = (
+    # With no GPU to try tiles on it takes the first ones it thinks of, which some shapes do not
+    # have: without Triton's products.
+    _Retry(
+        re.compile(r"Couldn't find output tile sizes"),
+        {"xla_gpu_enable_triton_gemm": False},
+    ),
+    # It has tables of what kernels take for some GPUs only, and refuses to estimate for others.
+    _Retry(re.compile(r"Cannot find key: sm_"), dict.fromkeys(ESTIMATES, False)),
+)
 
 
 def main(folder: Path) -> None:
@@ -107,17 +128,18 @@ def _answer(request: Request, folder: Path, start: float) -> Answer:
 
 
 def _compiled(lowered: jax.stages.Lowered, request: Request) -> jax.stages.Compiled:
-    """The compiled step; without Triton's matmuls where the GPU compiler fails at them.
-
-    With no GPU to try tiles on it takes the first ones it thinks of, which some shapes do not have.
-    """
+    """The compiled step, without what the GPU compiler fails at (`_RETRIES`)."""
     options = compile_options(request.machine)
-    try:
-        return lowered.compile(compiler_options=options)
-    except jax.errors.JaxRuntimeError as error:
-        if request.machine.compiler != "gpu" or not _NO_TILES.search(str(error)):
-            raise
-        return lowered.compile(compiler_options=options | {"xla_gpu_enable_triton_gemm": False})
+    tried = _RETRIES if request.machine.compiler == "gpu" else ()
+    while True:
+        try:
+            return lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            retry = next((r for r in tried if r.failure.search(str(error))), None)
+            if retry is None:
+                raise
+            options |= retry.options
+            tried = tuple(r for r in tried if r is not retry)
 
 
 def compiler_devices(machine: CompilerMachine) -> Sequence[Any]:

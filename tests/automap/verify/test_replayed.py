@@ -318,6 +318,13 @@ def test_a_device_without_a_clock_is_refused():
         replayed_step(_program(entry), get_topology("v6e:2x4"), MESH)
 
 
+def test_kernels_that_the_compiler_has_no_estimates_for_are_refused():
+    entry = GPU.format(product=_gpu_config(), softmax=_gpu_config(), loop=_gpu_config())
+    program = _program(entry, DOTTED, *map(_same, ("same", "same2", "same3")))
+    with pytest.raises(CompilerError, match="v100: the compiler has estimated none of its kernels"):
+        replayed_step(program, get_topology("8xv100"), MESH)
+
+
 def test_the_finest_mesh_prices_what_coarser_ones_do():
     tpus = get_topology("v5e:2x4")
     # A permute is to the next, which is another one on another mesh.
