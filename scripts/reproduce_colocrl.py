@@ -28,7 +28,6 @@ from automap.placement.strategies import mcmc
 from automap.placement.tasks import placement_problem
 from automap.program.trace import trace_step
 from automap.topology import get_graph
-from hlo_tools.analyses.roles import Role
 from models.inception import inception_v3
 from models.nmt import NMT, nmt, nmt_step
 from models.rnnlm import RNNLM, rnnlm, rnnlm_step
@@ -106,7 +105,6 @@ HEADER = [
     "a run of colocrl, s",
     "the paper's CPU, GPU, Scotch, MinCut, expert, RL",
 ]
-TOWERS_HEADER = ["batch", "synchronous towers", "one GPU", "heft", "m-sct", "mcmc", "colocrl-heft"]
 GROUPS_HEADER = [
     "model",
     "equations",
@@ -186,35 +184,6 @@ def table_row(
     yield ", ".join("–" if value is None else f"{value:.2f}" for value in published)
 
 
-def towers_row(seeds: int, updates: int) -> list[str]:
-    """Inception-v3 with batch 128 on four GPUs: a model on each for a quarter of the batch, then
-    the mean of all gradients around a ring; beside placements of one model with all of the batch.
-    """
-    quarter = searched(traced(lambda: inception_v3(batch=32)), "haswell-4xk80")
-    machine, count = quarter.simulator.machine, quarter.simulator.problem.n_operators
-    gpus = range(1, 5)
-    slowest = min(machine.rate[a, b] for a in gpus for b in gpus if a != b)
-    n_bytes = sum(
-        n for role, n in input_bytes(quarter.simulator.problem.operators) if role is Role.PARAMETER
-    )
-    towers = quarter.place([1] * count).seconds + 2 * 3 / 4 * n_bytes / slowest
-    whole = searched(traced(lambda: inception_v3(batch=128)), "haswell-4xk80")
-    start = baselines.heft(whole)
-    cells = [text([baselines.single(whole)]), text([start]), text([baselines.m_sct(whole)])]
-    whole.deadline = Deadline.after(MCMC_SECONDS)
-    cells.append(text([mcmc(whole)]))
-    whole.deadline = Deadline.never()
-    learning = policy_cells(whole, colocrl.FROM_HEFT, start, seeds, updates)[0][1]
-    return ["128", f"{towers:.3f}", *cells, learning]
-
-
-def input_bytes(operators: Operators) -> Iterator[tuple[Role, int]]:
-    """The role and bytes of each input of a step."""
-    problem = operators.dataflow.problem
-    for value, role in zip(problem.graph.inputs, problem.roles, strict=True):
-        yield role, problem.graph.values[value].n_bytes
-
-
 def group_row(name: str, operators: Operators) -> list[str]:
     """A row of the first table."""
     problem = searched(operators, "haswell-2xk80").simulator.problem
@@ -233,22 +202,16 @@ def group_row(name: str, operators: Operators) -> list[str]:
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--updates", default=400, show_default=True, type=click.IntRange(1))
 @click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)))
-@click.option("--towers", "is_towers", is_flag=True, help="only the table of towers")
 @click.option("-o", "output", type=click.Path(path_type=Path), required=True)
-def main(
-    *, seeds: int, updates: int, models: tuple[str, ...], is_towers: bool, output: Path
-) -> None:
+def main(*, seeds: int, updates: int, models: tuple[str, ...], output: Path) -> None:
     """Write the tables, after each row."""
     where = f"{platform.machine()} with {os.cpu_count()} processors; all seconds simulated"
-    chosen = "".join(f" --model '{name}'" for name in models) + " --towers" * is_towers
+    chosen = "".join(f" --model '{name}'" for name in models)
     command = f"{COMMAND} --seeds {seeds} --updates {updates}{chosen} -o {output}"
     above = made_by(command, where)
     rows: list[list[str]] = []
     groups: list[list[str]] = []
-    if is_towers:
-        table = markdown(TOWERS_HEADER, [towers_row(seeds, updates)])
-        replace_table(output, above + table, "towers")
-    for name in () if is_towers else models or MODELS:
+    for name in models or MODELS:
         operators = traced(MODELS[name].target)
         groups.append(group_row(name, operators))
         replace_table(output, above + markdown(GROUPS_HEADER, groups), "groups")
