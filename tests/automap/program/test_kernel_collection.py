@@ -69,7 +69,7 @@ CASES = {
     "flash": (_flash, [_heads(2)] * 3, [2, 2, 2]),
     "splash": (_splash, [_heads(2)] * 3, [2, 2, 2]),
     "splash, grouped heads": (_splash, [_heads(4), _heads(2), _heads(2)], [2, 3, 3]),
-    "megablox": (_grouped, [(256, 128), (4, 128, 512)], [1, 1, 2]),
+    "megablox": (_grouped, [(256, 256), (4, 256, 512)], [1, 1, 2]),
     "paged": (_paged, [(4, 8, 128), (2, 16, 16, 128), (2, 16, 16, 128)], [0]),
     "triton": (_triton, [_heads(2)] * 3, [2, 2, 3]),
     "layer norm": (layer_norm.layer_norm, [(8, 64, 128), (128,), (128,)], [0, 1, 2]),
