@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 # What type checkers and editors see of the names that `__getattr__` gives.
 if TYPE_CHECKING:
+    from automap.api.advise import Advice as Advice, advise as advise
     from automap.api.comparison import Comparison as Comparison, compare as compare
     from automap.api.parallel import ParallelStep as ParallelStep, parallelize as parallelize
     from automap.api.plan import Plan as Plan
@@ -40,6 +41,7 @@ __version__ = "0.1.0"
 
 # A public name -> the module that defines it: see CONTRIBUTING, "a public name".
 _MODULE_OF: Final = {
+    "Advice": "automap.api.advise",
     "AutomapError": "automap.errors",
     "Comparison": "automap.api.comparison",
     "CompilerError": "automap.errors",
@@ -54,6 +56,7 @@ _MODULE_OF: Final = {
     "Topology": "automap.topology",
     "TopologyError": "automap.errors",
     "Verification": "automap.api.verification",
+    "advise": "automap.api.advise",
     "compare": "automap.api.comparison",
     "fetch": "automap.runtime.pipeline.transfer",
     "get_topology": "automap.topology",

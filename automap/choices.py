@@ -23,6 +23,8 @@ OtherProgram = Literal["maxtext", "megatron"]
 
 # A search that is done ends before it; when it is over the best plan so far is taken.
 DEFAULT_BUDGET_SECONDS: Final = 30.0
+DEFAULT_ADVICE_SECONDS: Final = 300.0
+"""Of processor time for all machines and batches of `automap advise`."""
 # A large model takes XLA many minutes, and a compilation that is ended has to begin again.
 DEFAULT_COMPILE_TIMEOUT_SECONDS: Final = 3600.0
 # For a plan that was not asked to be verified, and that is near the limit of memory.

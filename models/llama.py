@@ -65,6 +65,7 @@ class LlamaConfig:
 
 
 LLAMA_8B = LlamaConfig(depth=32, d_model=4096, heads=32, key_heads=8, d_ff=14_336)
+LLAMA_70B = LlamaConfig(depth=80, d_model=8192, heads=64, key_heads=8, d_ff=28_672)
 LLAMA_1B = LlamaConfig(depth=16, d_model=2048, heads=32, key_heads=8, d_ff=8192, tied=True)
 TINY = LlamaConfig(depth=2, d_model=128, heads=16, key_heads=8, d_ff=256, vocab=128)
 
@@ -213,6 +214,19 @@ def llama_8b(
 ) -> Target:
     """Llama 3 8B at its context length, with the 4M tokens per batch of Llama 2's paper."""
     config = replace(LLAMA_8B, layers=layers, remat=remat, dropout=dropout, attention=attention)
+    return llama(config, batch=batch, seq=seq, dtype=dtype).target
+
+
+def llama_70b(
+    batch: int = 512,
+    seq: int = 8192,
+    layers: Layers = "unrolled",
+    dtype: DType = "float32",
+    remat: Remat = "none",
+    dropout: float = 0.0,
+) -> Target:
+    """Llama 3 70B at its context length, with the batch of `llama_8b`."""
+    config = replace(LLAMA_70B, layers=layers, remat=remat, dropout=dropout)
     return llama(config, batch=batch, seq=seq, dtype=dtype).target
 
 

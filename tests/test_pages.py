@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = (
     "tutorial.md",
     "how-to/read-a-plan.md",
+    "how-to/choose-a-machine.md",
     "how-to/report.md",
     "how-to/pin.md",
     "how-to/no-cluster.md",

@@ -1,5 +1,6 @@
 """The Python interface: `plan`, `compare`, `parallelize`, `simulate`, and the plan that users hold.
 
+`automap.api.advise`        `advise`: which machine for a step
 `automap.api.comparison`    `compare`: every preset and the search side by side
 `automap.api.plan`          the plan that users hold: the record of what was decided
                             (`automap.plan`), which explains itself and runs a step

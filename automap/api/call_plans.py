@@ -135,14 +135,15 @@ def cache_key(
         "platform": topology.platform,
         "topology": topology.to_dict(),
         "options": asdict(options),
-        "versions": [_own_version(), jax.__version__],
+        "versions": [own_version(), jax.__version__],
     }
     # Hexadecimal, so that it is a file's name on every system.
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 @cache
-def _own_version() -> str:
+def own_version() -> str:
+    """The version of this package that is installed."""
     return version("jax-automap")
 
 

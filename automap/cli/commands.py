@@ -15,53 +15,25 @@ import click
 
 from automap import __version__, choices, compiler_options
 from automap.cli.group import CONTEXT_SETTINGS, Command, Group
-from automap.cli.parameters import Machine, WrittenPath, flag, table, verbosity_options
-from automap.config import TOPOLOGY, described_options
+from automap.cli.parameters import (
+    ARGUMENTS,
+    COMPILING,
+    JSON,
+    OPTIONS,
+    PLAN_FILE,
+    REPORT,
+    TARGET,
+    TARGET_OPTION,
+    WORKLOAD,
+    Machine,
+    OneOf,
+    WrittenPath,
+    flag,
+    table,
+    verbosity_options,
+)
+from automap.config import TOPOLOGY
 from automap.exit_status import MEANING
-
-
-# Shared by several commands: click's options have no state, so one object may be in many.
-TARGET: Final = click.Argument(["target"])
-TARGET_OPTION: Final = click.Option(
-    ["--target"],
-    metavar="TARGET",
-    help="what was planned, as `automap plan` takes it; a plan file itself never has code imported "
-    "or called",
-)
-ARGUMENTS: Final = click.Option(
-    ["--arg", "arguments"],
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="a parameter of the target function",
-)
-PLAN_FILE: Final = click.Argument(["plan_file"], type=click.Path())
-JSON: Final = click.Option(["--json", "as_json"], is_flag=True, help="print JSON")
-
-REPORT: Final = click.Option(
-    ["--report"],
-    type=WrittenPath(dir_okay=False),
-    help="write a page with pictures of the plan here, one file that any browser opens",
-)
-
-OPTIONS: Final = {option.name: flag(option) for option in described_options()}
-"""Those of `automap.config`, by name."""
-
-WORKLOAD: Final[tuple[click.Parameter, ...]] = (TARGET, flag(TOPOLOGY, Machine()), ARGUMENTS)
-"""A step and what it is planned for."""
-
-COMPILING: Final = (
-    click.Option(
-        ["--timeout"],
-        default=choices.DEFAULT_COMPILE_TIMEOUT_SECONDS,
-        show_default=True,
-        help="seconds for each compilation",
-    ),
-    click.Option(
-        ["--cache-dir"], type=WrittenPath(file_okay=False), help="where witnesses are kept"
-    ),
-    click.Option(["--cache/--no-cache"], default=True, help="use and keep witnesses"),
-)
-"""Of what asks a compiler."""
 
 
 PLAN: Final = Command(
@@ -113,6 +85,76 @@ COMPARE: Final = Command(
     ),
     # Every preset is a row of its own.
     params=(*WORKLOAD, *(option for name, option in OPTIONS.items() if name != "preset"), JSON),
+)
+
+ADVISE: Final = Command(
+    "advise",
+    runs="automap.cli.run.advise",
+    summary="Which machine for TARGET: each machine and batch with the best plan found for it.",
+    details=(
+        "TARGET is as for `automap plan`; with --batch its function takes the batch as a "
+        "parameter. A condition of --fit compares devices, gpus, chips or memory (GB of a device) "
+        "with a number, or names devices and machines; without one of a number machines of at most "
+        "256 devices are looked at.",
+        "Presets are priced on every machine, and a search goes on where it may change an answer. "
+        "What is found is kept: the same command goes on from there.",
+    ),
+    examples=(
+        'automap advise train:small --fit "gpus<=64,h100|a100" --batch 64..4096',
+        "automap advise train:small --topology 8xh100 --topology v5e:4x4 --batch 64,96,128",
+        "automap advise train:small --tokens-per-second 1e6 --price prices.toml -o advice.svg",
+    ),
+    params=(
+        TARGET,
+        ARGUMENTS,
+        click.Option(
+            ["--topology", "topologies"],
+            multiple=True,
+            type=Machine(),
+            help="only this machine, a name or a TOML file; may be given several times",
+        ),
+        click.Option(["--fit"], default="", help="conditions that machines meet, parted by commas"),
+        click.Option(
+            ["--batch"],
+            default="",
+            help="64..4096 (each twice the one before) or 64,96; by default the target's own",
+        ),
+        click.Option(
+            ["--batch-arg"],
+            default="batch",
+            show_default=True,
+            metavar="NAME",
+            help="the target's parameter that is the batch",
+        ),
+        click.Option(["--tokens-per-second"], type=float, default=0.0, help="the least to reach"),
+        click.Option(["--samples-per-second"], type=float, default=0.0, help="the least to reach"),
+        click.Option(["--price"], type=click.Path(), help="TOML: money for a device and hour"),
+        click.Option(
+            ["--strategy"],
+            type=OneOf(choices.STRATEGIES),
+            default="greedy",
+            show_default=True,
+            help="how to search",
+        ),
+        click.Option(
+            ["--budget"],
+            type=float,
+            default=choices.DEFAULT_ADVICE_SECONDS,
+            show_default=True,
+            help="seconds of processor time, and at most twice as many on the clock",
+        ),
+        OPTIONS["seed"],
+        click.Option(
+            ["-o", "--output"],
+            type=WrittenPath(dir_okay=False),
+            help="write all rows here (.json), or a picture of them (.svg, .png, .pdf)",
+        ),
+        JSON,
+        click.Option(
+            ["--cache-dir"], type=WrittenPath(file_okay=False), help="where rows are kept"
+        ),
+        click.Option(["--cache/--no-cache"], default=True, help="use and keep rows"),
+    ),
 )
 
 EXPLAIN: Final = Command(
@@ -331,6 +373,7 @@ main: Final = Group(
     commands=[
         PLAN,
         COMPARE,
+        ADVISE,
         EXPLAIN,
         VERIFY,
         SIMULATE,

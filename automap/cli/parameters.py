@@ -1,16 +1,18 @@
 """What parameters of commands are made of: kinds of values that complete in a shell, options made
-from their description, and the two that every command has.
+from their description, the two that every command has, and those that several have.
 """
 
 from collections.abc import Callable, Mapping
 import os
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
 
+from automap import choices
 from automap.choices import Option
+from automap.config import TOPOLOGY, described_options
 from automap.terminal import VERBOSITY_KEY, Verbosity
 
 
@@ -139,3 +141,47 @@ def verbosity_options() -> tuple[click.Option, ...]:
         )
         for level, sentence in sentences.items()
     )
+
+
+# Shared by several commands: click's options have no state, so one object may be in many.
+TARGET: Final = click.Argument(["target"])
+TARGET_OPTION: Final = click.Option(
+    ["--target"],
+    metavar="TARGET",
+    help="what was planned, as `automap plan` takes it; a plan file itself never has code imported "
+    "or called",
+)
+ARGUMENTS: Final = click.Option(
+    ["--arg", "arguments"],
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="a parameter of the target function",
+)
+PLAN_FILE: Final = click.Argument(["plan_file"], type=click.Path())
+JSON: Final = click.Option(["--json", "as_json"], is_flag=True, help="print JSON")
+
+REPORT: Final = click.Option(
+    ["--report"],
+    type=WrittenPath(dir_okay=False),
+    help="write a page with pictures of the plan here, one file that any browser opens",
+)
+
+OPTIONS: Final = {option.name: flag(option) for option in described_options()}
+"""Those of `automap.config`, by name."""
+
+WORKLOAD: Final[tuple[click.Parameter, ...]] = (TARGET, flag(TOPOLOGY, Machine()), ARGUMENTS)
+"""A step and what it is planned for."""
+
+COMPILING: Final = (
+    click.Option(
+        ["--timeout"],
+        default=choices.DEFAULT_COMPILE_TIMEOUT_SECONDS,
+        show_default=True,
+        help="seconds for each compilation",
+    ),
+    click.Option(
+        ["--cache-dir"], type=WrittenPath(file_okay=False), help="where witnesses are kept"
+    ),
+    click.Option(["--cache/--no-cache"], default=True, help="use and keep witnesses"),
+)
+"""Of what asks a compiler."""

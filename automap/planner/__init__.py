@@ -2,6 +2,8 @@
 
 `automap.planner.levers`    the best plan with levers: what is kept of the forward pass,
                             together with the sharding
+`automap.planner.rates`       what a step does in a second, where its seconds go, and what would
+                              help
 `automap.planner.rebuild`     a plan's point again, priced, without a search
 `automap.planner.records`     a search's outcome -> the plan's records
 `automap.planner.sharding`    one program for all devices: workload and topology -> the best

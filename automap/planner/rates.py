@@ -36,7 +36,7 @@ from automap.program.work import is_rematerialized
 from automap.quantities import bytes_text
 from automap.search.context import Candidate, SearchContext
 from automap.space.batches import batch_size, batch_tokens
-from automap.topology import get_topology, lies_on, machine_names
+from automap.topology import catalogue_machines, get_topology, lies_on
 from automap.topology.model import Topology
 
 
@@ -162,7 +162,7 @@ def _machine(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:
     if _is_measured(evaluator):
         return
     others = []
-    for name in machine_names(topology.device_count):
+    for name in catalogue_machines(topology.device_count):
         other = get_topology(name)
         is_alike = other.platform == topology.platform and lies_on(other, mesh.sizes)
         if not is_alike or other.device.name == topology.device.name:

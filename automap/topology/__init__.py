@@ -33,10 +33,10 @@
 from automap.topology.catalogue import (
     CatalogueEntry as CatalogueEntry,
     catalogue_entries as catalogue_entries,
+    catalogue_machines as catalogue_machines,
     get_graph as get_graph,
     get_machine as get_machine,
     get_topology as get_topology,
-    machine_names as machine_names,
     regular as regular,
 )
 from automap.topology.graph import (

@@ -113,18 +113,19 @@ def catalogue_entries() -> tuple[CatalogueEntry, ...]:
     )
 
 
-def machine_names(most_devices: int) -> tuple[str, ...]:
-    """Every TPU slice, and every GPU in 1, 2, 4, ... of a host and in 2, 4, 8, ... full hosts, of
-    at most so many devices.
+def catalogue_machines(most_devices: int) -> dict[str, str]:
+    """The names of machines of at most so many devices, each with that of its GPU or TPU: every TPU
+    slice, and every GPU in 1, 2, 4, ... of a host and in 2, 4, 8, ... full hosts.
     """
-    names = [name for kind in GENERATIONS.values() for name in slice_names(kind, most_devices)]
+    kinds = {
+        name: kind.name for kind in GENERATIONS.values() for name in slice_names(kind, most_devices)
+    }
     for gpu, host in HOSTS.items():
         inside = [n for n in (*_powers(host.max_gpus), host.max_gpus) if n <= most_devices]
-        names += [f"{n}x{gpu}" for n in dict.fromkeys(inside)]
-        names += [
-            f"{n}x{host.max_gpus}x{gpu}" for n in _powers(most_devices // host.max_gpus) if n > 1
-        ]
-    return tuple(names)
+        hosts = [n for n in _powers(most_devices // host.max_gpus) if n > 1]
+        names = (*(f"{n}x{gpu}" for n in inside), *(f"{n}x{host.max_gpus}x{gpu}" for n in hosts))
+        kinds |= dict.fromkeys(names, gpu)
+    return kinds
 
 
 def _powers(most: int) -> Iterator[int]:

@@ -75,6 +75,23 @@ class Roofline:
         without = Roofline(self.kernels, replace(self.topology, device=device))
         return np.maximum(self._busy(sharding)[0] - without._busy(sharding)[0], 0.0)
 
+    def least_seconds(self, devices: int) -> np.ndarray:
+        """What no sharding over so many devices makes less, of each distinct kernel, [kernels]:
+        everything split over all of them, products at the peak, without tiles.
+        """
+        table, device = self.kernels, self.topology.device
+        local = table.traffic_bytes / devices
+        if device.on_chip_bytes:
+            share = off_chip(
+                table.near_bytes / devices / device.on_chip_bytes, self._backend.tile_numbers
+            )
+            local = local * np.where(table.near_bytes > 0, share, 1.0)
+        moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(table.flops))
+        peaks = np.array([device.peak_flops_per_s(d) if d else np.inf for d in table.dtype])
+        # What is measured of a product may be faster than its bytes say.
+        memory = np.where(np.isinf(peaks), moved / device.hbm_bytes_per_s, 0.0)
+        return np.maximum(table.flops / devices / peaks, memory)
+
     def _launched(self, busy: np.ndarray) -> np.ndarray:
         return np.maximum(
             busy + self._backend.launch_gap_seconds, self.topology.device.launch_seconds

@@ -24,6 +24,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*3[0-9]")
 COMMANDS = {
     "plan": ["plan", *MLP, "--json"],
     "compare": ["compare", *MLP, "--json"],
+    "advise": ["advise", *MLP, "--no-cache", "--json"],
     "explain": ["explain", str(SAMPLE), "--json"],
     "explain WHAT": ["explain", str(SAMPLE), "w1", "--json"],
     "explain OTHER": ["explain", str(SAMPLE), str(SAMPLE), "--json"],
