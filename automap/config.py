@@ -239,8 +239,8 @@ class Options:
             name="levers",
             type=str,
             default="auto",
-            help="what may trade time for memory where memory decides: auto (all), none, or names "
-            "separated by commas",
+            help="what trades time for memory: auto (any, where memory decides), none, or names "
+            "separated by commas, which are tried where all fits too",
             choices=(KnownNames(names=choices.LEVERS),),
             read=read_levers,
         )

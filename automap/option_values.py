@@ -64,15 +64,13 @@ def read_pins(given: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def read_levers(given: str) -> tuple[str, ...]:
-    """The levers that may be used: all of auto, none of none."""
-    if given in ("auto", "none"):
-        return tuple(LEVERS) if given == "auto" else ()
+    """The levers that are asked for: `auto` alone, none of none."""
     names = tuple(dict.fromkeys(given.split(",")))
     for name in names:
         check_known("lever", name, ("auto", "none", *LEVERS))
-    if not set(names) <= set(LEVERS):
+    if len(names) > 1 and not set(names) <= set(LEVERS):
         raise InputError(f"levers {given!r}: allowed: auto, none, or {', '.join(LEVERS)}")
-    return names
+    return () if names == ("none",) else names
 
 
 def read_rules(given: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:

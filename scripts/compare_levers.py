@@ -43,7 +43,7 @@ from scripts.witnesses import compile_witness
 SHARES: Final = (1.0, 0.7, 0.5, 0.35)
 COMPILED_SHARE: Final = 0.5
 _TOPOLOGIES: Final = {"tpu": "v5e:2x2", "gpu": "4xh100"}
-_SEARCH: Final = read_options(strategy="greedy", budget=8.0)
+_SEARCH: Final = read_options(strategy="greedy", budget=8.0, levers="remat")
 
 
 def _gpt() -> TrainStep:

@@ -1,7 +1,8 @@
 """The best plan with levers: what is kept of the forward pass, together with the sharding.
 
 Levers are looked for where memory decides: where no plan fits, or the fastest one does not and the
-best that does is slower by more than the policy's `lever_gain`. Everything is priced by the
+best that does is slower by more than the policy's `lever_gain`; and where a lever is asked for by
+name, as computing again may be faster than storing. Everything is priced by the
 evaluator, of the step as the levers make it, lowered anew:
 
     1  what people use: nothing of each layer (full), its products (MaxText's minimal)
@@ -95,7 +96,7 @@ def find_with_levers(
             deadline=until,
             share_where_memory_decides=_PLAIN_SHARE,
         )
-        if not _memory_decides(plain):
+        if options.levers == ("auto",) and not _memory_decides(plain):
             return plain
         trials = _Trials(plain, groups, topology, options, on_progress, until)
         best = trials.best()
@@ -105,7 +106,8 @@ def find_with_levers(
 def _groups(workload: Workload, options: Options) -> list[BlockGroup]:
     """The blocks of a step that levers can be pulled on."""
     # A program file has no step that could be changed.
-    if "remat" not in options.levers or workload.call is None or workload.reemitter is None:
+    is_asked = bool({"auto", "remat"} & set(options.levers))
+    if not is_asked or workload.call is None or workload.reemitter is None:
         return []
     return block_groups(workload.reemitter.flat)
 

@@ -2,7 +2,7 @@
 
 Of block group g, which runs N_g times, with equations e and values v (`automap.jaxpr.blocks`):
 
-    minimize    sum over g, e of N_g t_e y_e + eps sum of N_g b_v x_v
+    minimize    sum over g, e of N_g t_e y_e + sum over g, v of N_g b_v (s_g + eps) x_v
     x_v         1 if v is kept
     y_e >= 1 - x_v            for a value v of e that the backward pass reads
     y_e >= y_f - x_v          for a value v of e that equation f reads
@@ -10,8 +10,10 @@ Of block group g, which runs N_g times, with equations e and values v (`automap.
     sum of N_g b_v x_v <= B                                              -> in: `keep_within`
 
 t_e are the seconds of kernels and collectives of e, b_v the bytes of v on a device, both under one
-plan (`Prices`); B is what memory leaves for what is kept. A knapsack over the values of each layer,
-all layers at once, solved by HiGHS. eps decides between choices of equal seconds.
+plan (`Prices`); s_g are the seconds of a byte that a loop stacks, which is written once more and
+read once, 0 for runs of equations; B is what memory leaves for what is kept. A knapsack over the
+values of each layer, all layers at once, solved by HiGHS. eps decides between choices of equal
+seconds.
 """
 
 from collections import defaultdict
@@ -110,13 +112,14 @@ class Prices:
 @dataclass(frozen=True)
 class BlockPrices:
     """One group with the prices of its equations and values; `carries` are those of a loop that it
-    reads, with their bytes.
+    reads, with their bytes, `stack_seconds` those of a byte that is stacked.
     """
 
     group: BlockGroup
     seconds: Sequence[float]
     value_bytes: Mapping[tuple[int, int], float]
     carries: Mapping[Any, float]
+    stack_seconds: float = 0.0
 
     @classmethod
     def priced(cls, group: BlockGroup, prices: Prices) -> "BlockPrices":
@@ -128,7 +131,10 @@ class BlockPrices:
             site = block.equations[place[0]].path
             values[place] = n_bytes(var) / parts.get((site, shape), 1.0)
         seconds = [prices.seconds.get(e.path, 0.0) for e in block.equations]
-        return cls(group, seconds, values, dict(_carries(block, values)))
+        device = prices.evaluator.topology.device
+        stacked = 2.0 / (device.hbm_bytes_per_s * device.memory_efficiency)
+        carries = dict(_carries(block, values))
+        return cls(group, seconds, values, carries, 0.0 if block.outer is None else stacked)
 
     @property
     def block(self) -> Block:
@@ -234,7 +240,7 @@ class _Programme:
         needed = _ancestors(block, group.residuals, group.stored)
         again = {n: self._variable(runs * priced.seconds[n], 0.0, is_integer=False) for n in needed}
         keep = {
-            place: self._variable(0.0, runs * size, is_integer=True)
+            place: self._variable(runs * size * priced.stack_seconds, runs * size, is_integer=True)
             for place, size in priced.value_bytes.items()
             if place[0] in again and place not in group.stored
         }

@@ -83,7 +83,9 @@ def refined_plan(
     `CompilerError` if it fails at every one.
     """
     with note_interrupts() as interrupts:
-        run = _Refining(workload, outcome, call, options, refinement, interrupts)
+        # Levers that the search chose stay: it goes on with the step that they make.
+        changed = workload if outcome.levers is None else outcome.workload
+        run = _Refining(changed, outcome, call, options, refinement, interrupts)
         return run.plan(on_compiled)
 
 

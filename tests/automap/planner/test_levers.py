@@ -117,6 +117,36 @@ def test_nothing_changes_where_all_fits():
     assert outcome.best.estimate == alone.best.estimate
 
 
+@pytest.mark.slow
+def test_the_compiler_and_the_simulator_take_such_a_plan(tmp_path):
+    step, args = _step(_scanned), _arguments()
+    plan = automap.plan(
+        step, args, topology="cpu:8", strategy="greedy", budget=3, levers="remat", memory_limit=1
+    )
+    assert plan.levers is not None
+    # What is run beside it on one device is the step without levers.
+    verified = automap.verify(plan, step, args, cache_dir=tmp_path)
+    assert verified.numerics is not None
+    assert not verified.numerics.skipped
+    assert verified.numerics.agrees
+    assert automap.simulate(plan, step, args).step_seconds > 0
+
+
+@pytest.mark.slow
+def test_a_lever_that_is_named_is_tried_where_all_fits():
+    workload = trace_step(_step(_scanned), _arguments(), platform="tpu")
+    topology = get_topology(TOPOLOGY)
+    alone = find(workload, topology, replace(GREEDY, levers=()))
+    outcome = find_with_levers(workload, topology, replace(GREEDY, levers=("remat",)))
+    assert outcome.best.estimate.step_seconds <= alone.best.estimate.step_seconds
+
+
+@pytest.mark.parametrize("given", ["none,remat", "auto,remat"])
+def test_auto_and_none_stand_alone(given):
+    with pytest.raises(InputError, match="allowed: auto, none, or remat"):
+        read_options(levers=given)
+
+
 def test_without_levers_nothing_fits():
     workload = trace_step(_step(_unrolled), _arguments(), platform="tpu")
     options, _ = _limited(workload, 0.7)

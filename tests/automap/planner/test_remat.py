@@ -52,7 +52,8 @@ class _Priced:
             needed.add(number)
             read = (block.number.get(a) for a in block.equations[number].eqn.invars if _is_var(a))
             todo += [p for p in read if p is not None and p not in kept | group.stored]
-        return group.runs * sum(self.prices.seconds[n] for n in needed)
+        stored = self.prices.stack_seconds * sum(self.prices.value_bytes[p] for p in kept)
+        return group.runs * (sum(self.prices.seconds[n] for n in needed) + stored)
 
 
 def _is_var(atom):
@@ -84,6 +85,7 @@ def test_the_choice_is_that_of_all_choices(seed, share):
         rng.integers(1, 9, len(block.equations)).astype(float).tolist(),
         {place: float(rng.integers(1, 9)) for place in block.number.values()},
         {},
+        float(rng.choice([0.0, 0.5])),
     )
     candidates = _candidates(prices)
     assert 5 < len(candidates) < 14
