@@ -47,7 +47,7 @@ from automap.topology.model import Topology
 
 _PLAIN_SHARE: Final = 0.3
 """Of the budget, for the step without levers where memory decides."""
-_TRIAL_SHARE: Final = 0.3
+_TRIAL_SHARE: Final = 0.5
 """Of what is left then, for each choice of levers."""
 _MOST_TURNS: Final = 4
 
