@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from automap.api.planning import plan as plan
     from automap.api.simulation import (
         PipelineSimulation as PipelineSimulation,
+        PlacementSimulation as PlacementSimulation,
         Simulation as Simulation,
         simulate as simulate,
     )
@@ -50,6 +51,7 @@ _MODULE_OF: Final = {
     "MeshMismatchError": "automap.errors",
     "ParallelStep": "automap.api.parallel",
     "PipelineSimulation": "automap.api.simulation",
+    "PlacementSimulation": "automap.api.simulation",
     "Plan": "automap.api.plan",
     "PlanError": "automap.errors",
     "Simulation": "automap.api.simulation",

@@ -3,6 +3,7 @@
 one program   plan -> its record's tasks -> region -> timeline -> events -> summary, on one
               representative device and its links; with the step, on another machine too: the point
               again, priced -> a record
+placement     plan -> its record's tasks and transfers -> events and summary, on every device
 pipeline      plan -> its record's seconds -> task graph -> timeline -> events and summary, on
               stages and the links between
 """
@@ -17,12 +18,12 @@ from automap.api.records import FromRecord
 from automap.cost.profile import KernelProfile
 from automap.errors import InputError, PlanError
 from automap.pipeline.simulation import PipelineSimulationRecord, simulate_pipeline
-from automap.plan.pipeline import PipelineRecord
 from automap.plan.record import PlanRecord
 from automap.planner.rebuild import planned_call, planned_workload, reprice_plan
 from automap.program.trace import Workload
 from automap.quantities import seconds_text
 from automap.report import simulation
+from automap.simulate.placed import PlacementSimulationRecord, simulate_placement
 from automap.simulate.recorded import recorded_program
 from automap.simulate.simulation import SimulationRecord, simulated_program
 from automap.topology import Topology, get_topology
@@ -52,6 +53,18 @@ class PipelineSimulation(FromRecord, PipelineSimulationRecord):
         return simulation.pipeline_report(self)
 
 
+class PlacementSimulation(FromRecord, PlacementSimulationRecord):
+    """One simulated step of a placement; `PlacementSimulationRecord` says what its attributes
+    are.
+    """
+
+    __slots__ = ()
+
+    def explain(self) -> str:
+        """All of it as text."""
+        return simulation.placement_report(self)
+
+
 def simulate(
     plan: PlanRecord,
     step: Callable[..., Any] | None = None,
@@ -60,7 +73,7 @@ def simulate(
     *,
     topology: Topology | str | None = None,
     profile: str | Path | None = None,
-) -> Simulation | PipelineSimulation:
+) -> Simulation | PipelineSimulation | PlacementSimulation:
     """Run the planned step task by task; touches no device.
 
     `simulate(plan)` is enough: a plan has the seconds of its tasks, that of a pipeline those of its
@@ -78,7 +91,8 @@ def simulate(
             for a pipeline.
 
     Returns:
-        A `PipelineSimulation` for a plan with a pipeline, a `Simulation` for any other. Times are
+        A `PipelineSimulation` for a plan with a pipeline, a `PlacementSimulation` for one with a
+        placement, a `Simulation` for any other. Times are
         seconds from the beginning of the step, on one device and its links or on all stages.
 
     Raises:
@@ -90,10 +104,15 @@ def simulate(
         ProfileError: a profile that cannot be read.
     """
     if plan.pipeline is not None:
-        check_seconds_are_its_own(plan.pipeline, {"topology": topology, "profile": profile})
+        check_seconds_are_its_own(plan, {"topology": topology, "profile": profile})
         if step is not None:
             planned_call(plan, step, args, kwargs or {})
         return PipelineSimulation.from_record(simulate_pipeline(plan, plan.pipeline))
+    if plan.placement is not None:
+        check_seconds_are_its_own(plan, {"topology": topology, "profile": profile})
+        if step is not None:
+            planned_call(plan, step, args, kwargs or {})
+        return PlacementSimulation.from_record(simulate_placement(plan, plan.placement))
     if step is None:
         if topology is not None or profile is not None:
             raise InputError(
@@ -109,17 +128,19 @@ def simulate(
     )
 
 
-def check_seconds_are_its_own(record: PipelineRecord, options: Mapping[str, object]) -> None:
-    """Raise `InputError` if any of the named options is given, which would give a pipeline other
-    seconds.
+def check_seconds_are_its_own(plan: PlanRecord, options: Mapping[str, object]) -> None:
+    """Raise `InputError` if any of the named options is given, which would give a pipeline or a
+    placement other seconds.
     """
+    what = "pipeline, whose plan says itself what its stages take"
+    space = "hybrid" if plan.pipeline and plan.pipeline.is_sharded_inside else "pipeline"
+    if plan.placement is not None:
+        what, space = "placement, whose plan says itself what its tasks take", "placement"
     for name, value in options.items():
         # `--arg` without arguments is an empty tuple, which asks for nothing.
         if value:
-            space = "hybrid" if record.is_sharded_inside else "pipeline"
             raise InputError(
-                f"{name} is not for a pipeline, whose plan says itself what its stages take; plan "
-                f"again with --space {space} "
+                f"{name} is not for a {what}; plan again with --space {space} "
                 "for another machine, other arguments or another profile, or leave it out"
             )
 

@@ -2,6 +2,7 @@
 
 one program    its parts, and the longest of everything        -> in: `report`
 a pipeline     what each stage does, and what it waits for     -> in: `pipeline_report`
+a placement    what each device does, and what it is sent      -> in: `placement_report`
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Final
 from automap.pipeline.simulation import PipelineSimulationRecord, StageRow
 from automap.plan.pipeline import device_names
 from automap.quantities import bytes_text, seconds_text
+from automap.simulate.placed import PlacementSimulationRecord
 from automap.simulate.simulation import CollectiveRow, OpRow, SimulationRecord
 
 
@@ -166,3 +168,24 @@ def _stage(row: StageRow, step_seconds: float) -> Iterator[str]:
             "transfers, and as much comes "
             f"back; link busy {with_share(row.link_seconds)} each way"
         )
+
+
+def placement_report(record: PlacementSimulationRecord) -> str:
+    """Everything, for people."""
+    lines = [
+        f"{record.target} on {record.topology}, operators on {len(record.devices)} devices: "
+        f"{len(record.events)} tasks and transfers",
+        _step_text(record.step_seconds, record.predicted_seconds),
+        f"  {record.transfers} transfers of together {bytes_text(record.moved_bytes)}",
+    ]
+    for row in record.devices:
+        busy = f"{seconds_text(row.busy_seconds)}{_share(row.busy_seconds, record.step_seconds)}"
+        lines += [
+            f"  {row.name}: {row.tasks} tasks, busy {busy}, peak {bytes_text(row.peak_bytes)}",
+            f"    forward {seconds_text(row.forward_seconds)}, backward "
+            f"{seconds_text(row.backward_seconds)}, update {seconds_text(row.update_seconds)}; "
+            f"is sent {bytes_text(row.received_bytes)} in {row.received} transfers",
+        ]
+    if record.warnings:
+        lines += ["warnings:", *(f"  {warning}" for warning in record.warnings)]
+    return "\n".join(lines) + "\n"

@@ -3,6 +3,7 @@
 `automap.simulate.heap`        a binary heap of tasks ordered by (seconds, id), compiled
 `automap.simulate.operators`   FlexFlow's execution simulator: operators with configurations on
                                devices, full and delta simulation
+`automap.simulate.placed`      the simulated step of a plan's placement, as the plan has it
 `automap.simulate.recorded`    the program of one device as a plan keeps it
                                (`automap.plan.program`), and back; its tasks as events of a trace
 `automap.simulate.simulation`  the record of a simulated step: how long, how busy, which

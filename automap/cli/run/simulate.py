@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from automap.api.simulation import (
     PipelineSimulation,
+    PlacementSimulation,
     Simulation,
     check_seconds_are_its_own,
     simulate,
@@ -28,7 +29,11 @@ from automap.plan.record import PlanRecord
 from automap.planner.rebuild import planned_program_file
 from automap.program.contained import contained
 from automap.progress_bar import Bar
+from automap.simulate.placed import simulate_placement
 from automap.terminal import say, say_json, say_result
+
+
+AnySimulation = Simulation | PipelineSimulation | PlacementSimulation
 
 
 def run(
@@ -64,11 +69,14 @@ def run(
         say_result(simulation.explain())
 
 
-def _of_record(plan: PlanRecord, options: Mapping[str, object]) -> Simulation | PipelineSimulation:
+def _of_record(plan: PlanRecord, options: Mapping[str, object]) -> AnySimulation:
     """By the seconds that the plan has; none of `options` may be given."""
     if plan.pipeline is not None:
-        check_seconds_are_its_own(plan.pipeline, options)
+        check_seconds_are_its_own(plan, options)
         return PipelineSimulation.from_record(simulate_pipeline(plan, plan.pipeline))
+    if plan.placement is not None:
+        check_seconds_are_its_own(plan, options)
+        return PlacementSimulation.from_record(simulate_placement(plan, plan.placement))
     for name, value in options.items():
         if value:
             raise needs_target(plan, "simulate", f"{name} needs what was planned")
@@ -80,10 +88,10 @@ def _of_record(plan: PlanRecord, options: Mapping[str, object]) -> Simulation | 
 
 def _of_target(
     plan: PlanRecord, target: str, arguments: Sequence[str], options: Mapping[str, str | None]
-) -> Simulation | PipelineSimulation:
+) -> AnySimulation:
     """What was planned again, priced as `options` say."""
-    if plan.pipeline is not None:
-        check_seconds_are_its_own(plan.pipeline, {"--target": target, **options})
+    if plan.pipeline is not None or plan.placement is not None:
+        check_seconds_are_its_own(plan, {"--target": target, **options})
     topology, profile = options["--topology"], options["--profile"]
     if is_program_file(target):
         if arguments:

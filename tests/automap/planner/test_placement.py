@@ -2,6 +2,7 @@
 not fit.
 """
 
+import json
 from typing import Any
 
 import pytest
@@ -39,6 +40,24 @@ def test_the_text_says_the_operators_and_a_difference_the_devices(plan: automap.
     difference = plan.diff(other)
     assert "operators on devices" in difference
     assert ": gpu:1" in difference
+
+
+def test_its_simulation_has_the_plans_seconds_and_a_trace(plan: automap.Plan, tmp_path) -> None:
+    simulation = automap.simulate(plan)
+    assert isinstance(simulation, automap.PlacementSimulation)
+    assert simulation.step_seconds == pytest.approx(plan.predicted.step_seconds)
+    assert simulation.warnings == ()
+    busy = {row.name: row.busy_seconds for row in simulation.devices}
+    assert plan.placement is not None
+    for device in plan.placement.devices:
+        assert busy.get(device.name, 0.0) == pytest.approx(device.busy_seconds)
+    simulation.save_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    tasks = [event for event in events if event["ph"] == "X" and event["cat"] != "transfer"]
+    assert len(tasks) == len(plan.placement.tasks)
+    assert "transfers of together" in simulation.explain()
+    with pytest.raises(InputError, match="not for a placement"):
+        automap.simulate(plan, topology="4xk80")
 
 
 def test_a_hostile_file_is_refused(plan: automap.Plan) -> None:

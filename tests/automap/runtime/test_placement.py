@@ -10,7 +10,7 @@ import pytest
 
 import automap
 from automap.errors import PlanError
-from models import lenet, rnnlm
+from models import inception, lenet, moe, nmt, rnnlm
 
 
 def _filled(tree: Any, seed: int = 0) -> Any:
@@ -66,6 +66,20 @@ def _check_three_steps(target: Callable[[], Any], strategy: str) -> None:
     ids=["lenet", "rnnlm"],
 )
 def test_three_steps_are_those_of_one_device(target: Callable[[], Any]) -> None:
+    _check_three_steps(target, "expert")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda: nmt.nmt_tiny(batch=8, seq=4),
+        moe.moe_tiny,
+        lambda: inception.inception_tiny(batch=8),
+    ],
+    ids=["nmt", "moe", "inception"],
+)
+def test_larger_models_are_those_of_one_device(target: Callable[[], Any]) -> None:
     _check_three_steps(target, "expert")
 
 
