@@ -167,7 +167,7 @@ def _limit_text(limit_bytes: int | None) -> str:
     return "" if limit_bytes is None else f", {bytes_text(limit_bytes)} allowed"
 
 
-def _device_bytes(plan: PlanRecord) -> int:
+def memory_bytes(plan: PlanRecord) -> int:
     """The memory of a device; where there are several kinds, of the one with the highest peak."""
     if "kinds" not in plan.topology or plan.placement is None:
         return plan.topology["device"]["memory_bytes"]
@@ -177,7 +177,7 @@ def _device_bytes(plan: PlanRecord) -> int:
 
 
 def _header(plan: PlanRecord) -> list[str]:
-    cost, device_bytes = plan.predicted, _device_bytes(plan)
+    cost, device_bytes = plan.predicted, memory_bytes(plan)
     parts = {
         "compute": cost.compute_seconds,
         "collectives": cost.collective_seconds,

@@ -15,9 +15,11 @@ import re
 from typing import Final
 
 from automap.plan.checks import Spec
-from automap.plan.parts import LeafRecord
+from automap.plan.explain import decision_text, spec_text
+from automap.plan.parts import DecisionRecord, LeafRecord
 from automap.plan.pipeline import InsideRecord
 from automap.plan.record import PlanRecord
+from automap.quantities import bytes_text
 
 
 _PARTS: Final = re.compile(r"\['([^']*)'\]|\[\"([^\"]*)\"\]|\[([^\]]*)\]|\.([^.\[]+)")
@@ -25,6 +27,7 @@ _DIGITS: Final = re.compile(r"\d+")
 _TYPE_BITS: Final = re.compile(r"[a-z]+(\d+)")
 # Of `bool`, and of a random key, whose two words JAX's default generator has.
 _OTHER_BITS: Final = {"bool": 8, "key": 64}
+_MOST_REASONS: Final = 4
 _FOLDED: Final = "\0"
 
 
@@ -73,6 +76,33 @@ def folded_leaves(plan: PlanRecord) -> list[LeafRow]:
         alike = replace(leaf, path=_pattern(leaf.path))
         groups.setdefault((alike, parts), []).append(leaf)
     return [_row(group, parts=parts) for (_, parts), group in groups.items()]
+
+
+def leaf_text(row: LeafRow, plan: PlanRecord) -> str:
+    """All about a row of leaves, line by line: what it is, its split, its bytes, and why."""
+    return "\n".join([*_leaf_lines(row, plan), *_reasons(row, plan.decisions)])
+
+
+def _leaf_lines(row: LeafRow, plan: PlanRecord) -> list[str]:
+    """What a row of leaves is, how it is split, and its bytes."""
+    count = len(row.paths)
+    times = f"{count} x " if count > 1 else ""
+    having = "every device" if plan.pipeline is None else "each device of its stage"
+    over = f"split over {row.parts} devices" if row.parts > 1 else f"whole on {having}"
+    return [
+        f"{row.block}.{row.name}",
+        f"{row.role}, {times}{row.dtype}[{','.join(map(str, row.shape))}], {over}",
+        f"spec {spec_text(row.spec)}",
+        f"{bytes_text(row.whole_bytes)}, of which {bytes_text(row.device_bytes)} on a device",
+    ]
+
+
+def _reasons(row: LeafRow, decisions: Sequence[DecisionRecord]) -> list[str]:
+    """Why: the decisions that cover the first leaf of a row, each with what it costs otherwise."""
+    covering = [each for each in decisions if row.paths[0] in each.covers]
+    texts = [f"{decision_text(each)}: {each.reason}" for each in covering[:_MOST_REASONS]]
+    rest = len(covering) - len(texts)
+    return texts + ([f"and {rest} decisions more"] if rest > 0 else [])
 
 
 def axis_names(plan: PlanRecord) -> list[str]:

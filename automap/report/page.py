@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from automap.atomic_file import write_atomically
 from automap.plan.explain import conflict_lines, order_text, search_text, unsure_text, verified_text
+from automap.plan.levers import levers_lines
 from automap.plan.parts import DecisionRecord
 from automap.plan.rates import ChangeRecord
 from automap.plan.record import PlanRecord, mesh_text
@@ -54,9 +55,9 @@ def save_report(plan: PlanRecord, path: str | Path) -> None:
 
 def report(plan: PlanRecord) -> str:
     """The whole page."""
-    machine = Topology.from_dict(plan.topology)
     simulated = None
     if plan.program is not None:
+        machine = Topology.from_dict(plan.topology)
         simulated = simulated_program(plan, plan.program, machine)
     own = "\n".join(_asset(name) for name in _SCRIPTS)
     scripts = [*(_asset(name) for name in _LIBRARIES), own]
@@ -190,6 +191,8 @@ def _longest(title: str, rows: Sequence[OpRow | CollectiveRow], step_seconds: fl
 
 def _memory(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
     yield _figure("memory", "What a device holds when it holds most")
+    if plan.levers is not None:
+        yield _text("\n".join(levers_lines(plan.levers)))
     curve = plan.memory_curve
     if curve is None:
         return
@@ -232,7 +235,9 @@ def _model(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
 
 def _staged(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
     if plan.pipeline is not None:
-        yield _figure("pipeline", "Passes of each stage over the step, numbered by microbatch")
+        yield _figure("timeline", "Passes of each stage over the step, numbered by microbatch")
+    if plan.placement is not None:
+        yield _figure("timeline", "What each device runs over the step")
     if plan.streams is not None:
         yield _figure("streams", "Stages one after another; what stands in a column runs at once")
 
@@ -312,9 +317,9 @@ _SECTIONS: Final = (
     _Section(
         name="staged",
         title="What runs when",
-        about="Simulated by the seconds that the plan has of its stages.",
+        about="By the seconds that the plan has of its stages or operators.",
         contents=_staged,
-        has=lambda plan: plan.pipeline or plan.streams,
+        has=lambda plan: plan.pipeline or plan.streams or plan.placement,
     ),
     _Section(
         name="machine",

@@ -18,15 +18,15 @@ from typing import Any, Final
 import numpy as np
 
 from automap.pipeline.simulation import simulate_pipeline
-from automap.plan.explain import decision_text, search_text, spec_text
+from automap.plan.explain import memory_bytes, search_text
 from automap.plan.memory_curve import MemoryCurveRecord
-from automap.plan.parts import DecisionRecord
 from automap.plan.pipeline import PipelineRecord, device_names
+from automap.plan.placement import PlacementRecord
 from automap.plan.rates import CAUSES, RatesRecord, mfu_text
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.streams import StreamsRecord
 from automap.quantities import bytes_text, count_text, seconds_text
-from automap.report.layers import LeafRow, axis_names, folded_leaves
+from automap.report.layers import LeafRow, axis_names, folded_leaves, leaf_text
 from automap.simulate.simulation import SimulationRecord
 from automap.simulate.trace import Event
 from automap.topology.model import Level, Topology
@@ -38,34 +38,34 @@ Values = dict[str, Any]
 _BINS: Final = 160
 # A browser draws so many passes or operators at once without delay; those behind are left out.
 _MOST_MARKS: Final = 3000
-_MOST_REASONS: Final = 4
 _PHASES: Final = ("forward", "backward", "update")
 
 
 def page_data(plan: PlanRecord, simulated: SimulationRecord | None) -> Values:
     """All pictures' values; `simulated` is the step of a plan that is one program."""
-    topology = Topology.from_dict(plan.topology)
     return {
         "axes": [[name, size] for name, size in plan.mesh.axes],
         "axis_names": axis_names(plan),
-        "machine": _machine(plan, topology),
+        "machine": _machine(plan),
         "time": _time(plan, simulated),
-        "memory": _memory(plan, topology),
+        "memory": _memory(plan),
         "plans": list(_plans(plan)),
         "layers": [_layer(row, plan) for row in folded_leaves(plan)],
-        "pipeline": None if plan.pipeline is None else _pipeline(plan, plan.pipeline),
+        "timeline": _timeline(plan),
         "streams": None if plan.streams is None else _streams(plan.streams),
     }
 
 
 def sentence(plan: PlanRecord) -> str:
     """What a plan comes to, in one sentence for somebody who has a minute."""
-    cost, topology = plan.predicted, plan.topology
-    count = plan.mesh.device_count
-    devices = f"{count} {topology['device']['name']}" + (" devices" if count > 1 else " device")
+    cost, topology, count = plan.predicted, plan.topology, plan.mesh.device_count
+    # Of a graph the devices may be of several kinds.
+    kinds = topology["kinds"] if "kinds" in topology else [topology["device"]["name"]]
+    named = " and ".join(kinds)
+    devices = f"{count} {named}" + (" devices" if count > 1 else " device")
     text = (
         f"A step takes {seconds_text(cost.step_seconds)} on {devices} and needs "
-        f"{bytes_text(cost.peak_bytes)} of {bytes_text(topology['device']['memory_bytes'])} on "
+        f"{bytes_text(cost.peak_bytes)} of {bytes_text(memory_bytes(plan))} on "
         "each"
     )
     fitting = [row for row in plan.presets if row.fits]
@@ -81,7 +81,7 @@ def sentence(plan: PlanRecord) -> str:
 
 def summary_numbers(plan: PlanRecord) -> dict[str, tuple[str, str]]:
     """What a number is -> (the number, what to know of it)."""
-    cost, device_bytes = plan.predicted, plan.topology["device"]["memory_bytes"]
+    cost, device_bytes = plan.predicted, memory_bytes(plan)
     waits = cost.collective_seconds + cost.bubble_seconds
     share = f"{waits / cost.step_seconds:.1%} of it waits" if cost.step_seconds else ""
     numbers = {
@@ -117,15 +117,24 @@ def _rates_numbers(rates: RatesRecord | None, devices: int) -> dict[str, tuple[s
     return numbers
 
 
-def _machine(plan: PlanRecord, topology: Topology) -> Values:
+def _machine(plan: PlanRecord) -> Values:
     pipeline = plan.pipeline
     return {
-        "count": topology.device_count,
-        "levels": [_level(level) for level in topology.levels],
+        "count": plan.mesh.device_count,
+        "levels": _levels(plan),
         # Null where devices stand in the order of their numbers, which needs no list.
         "order": None if plan.mesh.devices is None else list(plan.mesh.devices),
         "stages": None if pipeline is None else [list(stage.devices) for stage in pipeline.stages],
     }
+
+
+def _levels(plan: PlanRecord) -> list[Values]:
+    # A graph has no levels: its devices are drawn side by side.
+    if "links" in plan.topology:
+        count = plan.mesh.device_count
+        text = f"a graph of {len(plan.topology['links'])} links"
+        return [{"name": "graph", "size": count, "kind": "switch", "text": text}]
+    return [_level(level) for level in Topology.from_dict(plan.topology).levels]
 
 
 def _level(level: Level) -> Values:
@@ -209,9 +218,9 @@ def _busy_seconds(events: Sequence[Event], times: np.ndarray) -> np.ndarray:
     return np.array([np.clip(time - start, 0.0, seconds).sum() for time in times])
 
 
-def _memory(plan: PlanRecord, topology: Topology) -> Values:
+def _memory(plan: PlanRecord) -> Values:
     memory, limit = plan.predicted.memory, plan.search.memory_limit_bytes
-    limit_bytes = topology.device.memory_bytes if limit is None else limit
+    limit_bytes = memory_bytes(plan) if limit is None else limit
     shares = {field.name.replace("_", " "): getattr(memory, field.name) for field in fields(memory)}
     peak = max(plan.predicted.peak_bytes, 1)
     return {
@@ -255,6 +264,9 @@ def _plans(plan: PlanRecord) -> Iterator[Values]:
     """Every preset, what was compiled, and the plan itself, beside each other."""
     for row in plan.presets:
         yield _outcome(row.name, "preset", row.step_seconds, row.peak_bytes, fits=row.fits)
+    if plan.levers is not None:
+        row = plan.levers.without
+        yield _outcome("no levers", "preset", row.step_seconds, row.peak_bytes, fits=row.fits)
     for row in plan.refined.compiled if plan.refined else ():
         if row.compiled_seconds is not None and row.compiled_bytes is not None:
             name = f"{row.plan}, compiled"
@@ -283,30 +295,42 @@ def _layer(row: LeafRow, plan: PlanRecord) -> Values:
         "name": row.name,
         "axes": list(row.axes),
         "bytes": row.whole_bytes,
-        "text": "\n".join([*_leaf_lines(row, plan), *_reasons(row, plan.decisions)]),
+        "text": leaf_text(row, plan),
     }
 
 
-def _leaf_lines(row: LeafRow, plan: PlanRecord) -> list[str]:
-    """What a row of leaves is, how it is split, and its bytes."""
-    count = len(row.paths)
-    times = f"{count} x " if count > 1 else ""
-    having = "every device" if plan.pipeline is None else "each device of its stage"
-    over = f"split over {row.parts} devices" if row.parts > 1 else f"whole on {having}"
-    return [
-        f"{row.block}.{row.name}",
-        f"{row.role}, {times}{row.dtype}[{','.join(map(str, row.shape))}], {over}",
-        f"spec {spec_text(row.spec)}",
-        f"{bytes_text(row.whole_bytes)}, of which {bytes_text(row.device_bytes)} on a device",
-    ]
+def _timeline(plan: PlanRecord) -> Values | None:
+    """What runs when, on a lane for each stage of a pipeline or each device of a placement."""
+    if plan.pipeline is not None:
+        return _pipeline(plan, plan.pipeline)
+    return None if plan.placement is None else _placement(plan.placement)
 
 
-def _reasons(row: LeafRow, decisions: Sequence[DecisionRecord]) -> list[str]:
-    """Why: the decisions that cover the first leaf of a row, each with what it costs otherwise."""
-    covering = [each for each in decisions if row.paths[0] in each.covers]
-    texts = [f"{decision_text(each)}: {each.reason}" for each in covering[:_MOST_REASONS]]
-    rest = len(covering) - len(texts)
-    return texts + ([f"and {rest} decisions more"] if rest > 0 else [])
+def _placement(record: PlacementRecord) -> Values:
+    """The tasks of each device over the step."""
+    names = [device.name for device in record.devices]
+    passes = []
+    for task in record.tasks[:_MOST_MARKS]:
+        operator = record.operators[task.operator]
+        end = task.start_seconds + task.seconds
+        passes.append(
+            {
+                "stage": names[operator.device],
+                "kind": task.phase,
+                "label": "",
+                "start": task.start_seconds,
+                "end": end,
+                "text": f"{operator.name}, {task.phase}\n{names[operator.device]}\n"
+                f"{seconds_text(task.seconds)}, from {seconds_text(task.start_seconds)} to "
+                f"{seconds_text(end)}",
+            }
+        )
+    return {
+        "stages": names,
+        "passes": passes,
+        "left_out": len(record.tasks) - len(passes),
+        "seconds": max((t.start_seconds + t.seconds for t in record.tasks), default=0.0),
+    }
 
 
 def _pipeline(plan: PlanRecord, record: PipelineRecord) -> Values:

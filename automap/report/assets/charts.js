@@ -22,6 +22,7 @@ const PASSES = {
   forward: "var(--forward)",
   backward: "var(--backward)",
   "all-reduce": "var(--update)",
+  update: "var(--update)",
 };
 const WORK = {
   forward: "var(--forward)",
@@ -251,8 +252,8 @@ function plansChart(width, figure) {
   ];
 }
 
-function pipelineChart(width) {
-  const { stages, passes, seconds, left_out: leftOut } = data.pipeline;
+function timelineChart(width) {
+  const { stages, passes, seconds, left_out: leftOut } = data.timeline;
   const { size, unit } = unitFor(SECOND_UNITS, seconds);
   const left = Math.min(marginFor(stages, width), 190);
   const end = leftOut ? d3.max(passes, (row) => row.end) : seconds;

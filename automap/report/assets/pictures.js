@@ -262,7 +262,7 @@ const CHARTS = {
   memory: memoryChart,
   curve: curveChart,
   plans: plansChart,
-  pipeline: pipelineChart,
+  timeline: timelineChart,
   streams: streamsChart,
   machine: machineChart,
   layers: layersChart,

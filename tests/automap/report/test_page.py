@@ -17,6 +17,7 @@ import pytest
 import automap
 from automap.api.plan import Plan
 from automap.cli import main
+from automap.plan.levers import KeptRecord, LeversRecord, RematRecord, WithoutLeversRecord
 from automap.report.html import element, escaped, table
 from automap.report.layers import folded_leaves
 from automap.report.page import report
@@ -199,17 +200,48 @@ def test_memory_over_the_step_reaches_the_peak_and_stands_on_the_page(planned):
     assert 'data-chart="curve"' not in report(replace(planned, memory_curve=None))
 
 
+def test_levers_stand_on_the_page_beside_the_plan_without_them(planned):
+    without = WithoutLeversRecord(step_seconds=1.0, peak_bytes=2**40, fits=False)
+    kept = KeptRecord(at="1:out0", value=HOSTILE)
+    group = RematRecord(kind="layers", blocks=("1", "5"), equations=4, kept=(kept,))
+    levers = LeversRecord(remat=(group,), recompute_seconds=0.5, without=without)
+    plan = replace(planned, levers=levers)
+    page = report(plan)
+    assert "rematerialization of 2 layers of 4 equations" in page
+    assert escaped(HOSTILE) in page
+    row = next(row for row in page_data(plan, None)["plans"] if row["name"] == "no levers")
+    assert (row["seconds"], row["bytes"], row["fits"]) == (1.0, 2**40, False)
+
+
 def test_a_pipeline_shows_every_pass_of_every_stage():
     plan = pipelined(stages=3, microbatches=4)
-    pipeline = page_data(plan, None)["pipeline"]
+    pipeline = page_data(plan, None)["timeline"]
     kinds = Counter(row["kind"] for row in pipeline["passes"])
     assert kinds == {"forward": 12, "backward": 12, "all-reduce": 3}
     assert pipeline["left_out"] == 0
     assert max(row["end"] for row in pipeline["passes"]) == pytest.approx(pipeline["seconds"])
-    long = page_data(pipelined(stages=3, microbatches=2000), None)["pipeline"]
+    long = page_data(pipelined(stages=3, microbatches=2000), None)["timeline"]
     assert len(long["passes"]) + long["left_out"] == 3 * (2 * 2000 + 1)
     assert len(long["passes"]) <= 3000
-    assert 'data-chart="pipeline"' in report(plan)
+    assert 'data-chart="timeline"' in report(plan)
+
+
+@pytest.mark.parametrize("topology", ["haswell-2xk80", "2xv100"])
+def test_a_placement_shows_every_task_on_its_device(topology):
+    step, args = mlp()
+    plan = automap.plan(step, args, topology=topology, space="placement", strategy="expert")
+    timeline = page_data(plan, None)["timeline"]
+    assert len(timeline["passes"]) == len(plan.placement.tasks)
+    assert timeline["stages"] == [device.name for device in plan.placement.devices]
+    by_operator = Counter()
+    for task, row in zip(plan.placement.tasks, timeline["passes"], strict=True):
+        operator = plan.placement.operators[task.operator]
+        assert row["stage"] == plan.placement.devices[operator.device].name
+        by_operator[task.operator] += row["end"] - row["start"]
+    for number, operator in enumerate(plan.placement.operators):
+        assert by_operator[number] == pytest.approx(operator.seconds)
+    assert 'data-chart="timeline"' in report(plan)
+    assert "this plan" in plan._repr_html_()
 
 
 def test_streams_show_groups_of_a_stage_at_one_time():
