@@ -9,7 +9,7 @@ import csv
 from dataclasses import asdict, dataclass, fields
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -149,10 +149,13 @@ class Progress:
             array[...] = arrays[name]
 
 
-class Log(Protocol):
-    """Where rows go."""
+_Written = TypeVar("_Written", contravariant=True)
 
-    def write(self, row: Row | SequenceRow) -> None:
+
+class Log(Protocol[_Written]):
+    """Where rows of one type go."""
+
+    def write(self, row: _Written) -> None:
         """Add a row."""
         ...
 

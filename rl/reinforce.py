@@ -218,7 +218,7 @@ class Reinforce:
         seed: int,
         *,
         n_controllers: int = 1,
-        log: Log | None = None,
+        log: Log[SequenceRow] | None = None,
         log_every: int = 10,
     ):
         """Begin a run; the same seed gives the same run of one controller. `log` gets a row every

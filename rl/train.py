@@ -22,7 +22,7 @@ from rl.checkpoint import Checkpoint, load, part, prefixed, save
 from rl.config import RainbowConfig
 from rl.env import Env, ResumableEnv
 from rl.errors import CheckpointError
-from rl.metrics import Log, Progress
+from rl.metrics import Log, Progress, Row
 from rl.replay import NStep, Replay
 
 
@@ -34,7 +34,7 @@ class Trainer:
         env: Env,
         config: RainbowConfig,
         seed: int,
-        log: Log | None = None,
+        log: Log[Row] | None = None,
         log_every_steps: int = 1_000,
     ):
         """Begin a run; the same seed gives the same run. `log` gets a row every `log_every_steps`

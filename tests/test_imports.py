@@ -48,7 +48,12 @@ SLOW = {"jax", "jaxlib", "scipy", "google.protobuf"}
     ("modules", "forbidden"),
     [
         (["automap"], LEARNING),
-        (_modules("automap", "automap.search", "automap.pipeline.online"), LEARNING),
+        (
+            _modules(
+                "automap", "automap.search", "automap.pipeline.online", "automap.placement.colocrl"
+            ),
+            LEARNING,
+        ),
         (_modules("hlo_tools"), LEARNING | SLOW | {"automap"}),
         (["rl"], {"jax", "automap", "hlo_tools", "models"}),
     ],

@@ -20,17 +20,28 @@ from collections.abc import Mapping
 from typing import Final
 
 from automap.placement.baselines import expert, heft, m_sct, mapping, mincut, single
-from automap.placement.colocrl import colocrl, colocrl_from_heft
 from automap.placement.search import Placed as Placed, Search as Search, Strategy as Strategy
 from automap.placement.strategies import BASELINES as BASELINES, auto, exact, mcmc
+
+
+def _colocrl(search: Search) -> Placed:
+    from automap.placement.colocrl import colocrl  # loads rl
+
+    return colocrl(search)
+
+
+def _colocrl_from_heft(search: Search) -> Placed:
+    from automap.placement.colocrl import colocrl_from_heft  # loads rl
+
+    return colocrl_from_heft(search)
 
 
 PLACEMENT_STRATEGIES: Final[Mapping[str, Strategy]] = {
     "auto": auto,
     "exact": exact,
     "mcmc": mcmc,
-    "colocrl": colocrl,
-    "colocrl-heft": colocrl_from_heft,
+    "colocrl": _colocrl,
+    "colocrl-heft": _colocrl_from_heft,
     "heft": heft,
     "m-sct": m_sct,
     "mincut": mincut,
