@@ -4,7 +4,8 @@ even split      points by their seconds, units by their number, both as even as 
 servers         stages begin where the outermost level of links is crossed (Auto-MAP section 4.4
                 with radius 0), points by the exact solver
 local search    one boundary after the other is moved to its best point and unit, until none moves;
-                from `STARTS` starts, of which the first are even
+                from `STARTS` starts, of which the first are even; where that ends at nothing that
+                fits, from the partition of the least memory
 """
 
 from typing import Final
@@ -15,6 +16,7 @@ from automap.deadline import Deadline
 from automap.numba_jit import Array, compiled
 from automap.pipeline.arrays import Arrays, divisible
 from automap.pipeline.solvers.exact import Partition, Solved, solve
+from automap.pipeline.solvers.stage_options import replicated_options, smallest_stages
 from automap.pipeline.value import price, price_partition
 
 
@@ -64,6 +66,12 @@ def local_search(
         reached = improve(arrays, Partition(cuts, device_cuts, np.inf))
         if best is None or reached.seconds < best.seconds:
             best = reached
+    if best is not None and np.isinf(best.seconds):
+        # Where memory is short no start may come to what fits: that of the least memory does, if
+        # any does.
+        smallest = smallest_stages(replicated_options(arrays), stages)
+        if smallest is not None:
+            return improve(arrays, Partition(smallest[0], smallest[1], np.inf))
     return best
 
 

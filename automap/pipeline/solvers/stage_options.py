@@ -19,6 +19,7 @@ before a stage of kind k', at unit boundary e:
     `least_bytes`         the least memory that any partition in S stages needs on its fullest
                           device: whether anything fits at all. B(k, i, d) = min over kinds of
                           stages and j of max(bytes of stage [i, j) on [d, e), B(k - 1, j, e))
+    `smallest_stages`     a partition that needs no more than that
 """
 
 from typing import NamedTuple
@@ -188,11 +189,21 @@ def price_stages(
 
 def least_bytes(problem: Arrays | StageOptions, stages: int) -> float:
     """B(S, 0, 0); inf if there is no partition in so many stages."""
-    return _least(replicated_options(problem) if isinstance(problem, Arrays) else problem, stages)
+    options = replicated_options(problem) if isinstance(problem, Arrays) else problem
+    return float(_least(options, stages)[stages, 0, 0])
+
+
+def smallest_stages(options: StageOptions, stages: int) -> tuple[Array, Array, Array] | None:
+    """(cuts, device cuts, kinds) of a partition that needs B(S, 0, 0); None if there is none in so
+    many stages.
+    """
+    least = _least(options, stages)
+    return _smallest(options, stages, least) if least[stages, 0, 0] < np.inf else None
 
 
 @compiled
-def _least(options: StageOptions, stages: int) -> float:
+def _least(options: StageOptions, stages: int) -> Array:
+    """B, [stages + 1, points + 1, units + 1]."""
     n, units = len(options.may_cut) - 1, len(options.latency_seconds) - 1
     best = np.full((stages + 1, n + 1, units + 1), np.inf)
     best[0, n, units] = 0.0
@@ -216,4 +227,26 @@ def _least(options: StageOptions, stages: int) -> float:
                             break
                         least = min(least, max(needed, best[k - 1, j, e]))
                 best[k, i, d] = least
-    return best[stages, 0, 0]
+    return best
+
+
+@compiled
+def _smallest(options: StageOptions, stages: int, least: Array) -> tuple[Array, Array, Array]:
+    """The stages that B(S, 0, 0) of the table `least` is made of, the first that are."""
+    n, units = len(options.may_cut) - 1, len(options.latency_seconds) - 1
+    cuts, device_cuts = np.zeros(stages + 1, np.int64), np.zeros(stages + 1, np.int64)
+    kinds = np.zeros(stages, np.int64)
+    for s in range(stages):
+        k, i, d = stages - s, cuts[s], device_cuts[s]
+        flight = most_in_flight(options.order, options.microbatches, k)
+        cuts[s + 1] = -1
+        for kind in range(len(options.units)):
+            e = d + options.units[kind]
+            if e > units or not may_start(options, kind, d) or cuts[s + 1] >= 0:
+                continue
+            for j in range(i + 1, n + 1):
+                needed = max(device_bytes(options, kind, i, j, flight), least[k - 1, j, e])
+                if needed <= least[k, i, d]:
+                    cuts[s + 1], device_cuts[s + 1], kinds[s] = j, e, kind
+                    break
+    return cuts, device_cuts, kinds

@@ -65,6 +65,9 @@ def test_least_memory_equals_brute_force(seed, schedule, stages):
         assert np.isfinite(values(enough, cuts, parts)).any()
         short = arrays._replace(memory_limit_bytes=needed * (1 - 1e-6))
         assert np.isinf(values(short, cuts, parts)).all()
+        # However short memory is, local search ends at what fits if anything does.
+        reached = local_search(enough, stages)
+        assert reached is not None and np.isfinite(reached.seconds)
 
 
 @settings(max_examples=40, deadline=None)

@@ -14,6 +14,7 @@ from automap.pipeline.solvers.stage_options import (
     least_bytes,
     price_stages,
     replicated_options,
+    smallest_stages,
 )
 from automap.pipeline.value import value
 from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
@@ -92,6 +93,13 @@ def test_equals_brute_force(seed, schedule, stages):
     needed = least_bytes(options, stages)
     # `over` is never below 0, so what fits needs no more than the limit.
     assert max(needed, options.memory_limit_bytes) == pytest.approx(smallest)
+    smallest_ones = smallest_stages(options, stages)
+    if np.isinf(needed):
+        assert smallest_ones is None
+    else:
+        assert smallest_ones is not None
+        free = options._replace(memory_limit_bytes=0.0)
+        assert price_stages(free, *smallest_ones)[0] == pytest.approx(needed)
 
 
 @settings(max_examples=40, deadline=None)
