@@ -113,9 +113,11 @@ def _groups(workload: Workload, options: Options) -> list[BlockGroup]:
 
 
 def _memory_decides(outcome: Outcome) -> bool:
+    # Not the fastest of all that were priced: plans that another preset is, or that keep no pin,
+    # may be faster and fit.
     context = outcome.context
-    fastest = context.fastest_seconds * (1 + default_policy().lever_gain)
-    return fastest < context.fitting_seconds
+    gain = 1 + default_policy().lever_gain
+    return context.refused_seconds * gain < context.fitting_seconds
 
 
 @dataclass

@@ -265,7 +265,7 @@ def _search(
         # best preset.
         for preset in context.best_per_preset.values():
             context.consider(preset.point, preset.origin)
-        if context.fastest_seconds < context.fitting_seconds:
+        if context.refused_seconds < context.fitting_seconds:
             context.deadline = context.deadline.share(share_where_memory_decides)
         get_strategy(options.strategy)(context)
     except OutOfBudget:

@@ -124,6 +124,12 @@ class SearchContext:
         """The shortest step of all that were priced, whether they fit or not."""
         return min((e.step_seconds for e in self._seen.values()), default=math.inf)
 
+    @property
+    def refused_seconds(self) -> float:
+        """The shortest step of all that were priced and do not fit; inf if all fit."""
+        refused = (e.step_seconds for e in self._seen.values() if not self.objective.fits(e))
+        return min(refused, default=math.inf)
+
     def fastest(self) -> Candidate | None:
         """The point with the shortest step of all that were priced, whether it fits or not."""
         priced = ((p, e) for p, e in self._priced.items() if e is not None)

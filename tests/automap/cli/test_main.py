@@ -63,7 +63,7 @@ def test_an_hlo_dump_is_planned_without_its_source(tmp_path):
             2,
             "nearest that do: 9, 3x3",
         ),
-        (["plan", "tests.steps:mlp", "--topology", "haswell-2xk80"], 2, "serves placement"),
+        (["plan", "tests.steps:mlp", "--topology", "haswell-2xk80"], 2, "serves --space placement"),
         (
             ["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--pin", "[0]"],
             2,

@@ -91,7 +91,7 @@ def test_what_a_named_machine_is_made_of():
 
 def test_a_graph_is_no_topology():
     with pytest.raises(
-        TopologyError, match=r"graph of 3 devices \(haswell, k80\).*serves placement"
+        TopologyError, match=r"graph of 3 devices \(haswell, k80\).*serves --space placement"
     ):
         get_topology("haswell-2xk80")
 
