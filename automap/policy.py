@@ -19,8 +19,8 @@ class Policy:
     not timed. `far_start` is a ratio of two steps, `price_reach` a distance of logarithms of sizes,
     `*_error` are standard deviations of logarithms, and the rest are fractions: of a step
     (`close_start`, `bound_by_memory`, `lever_gain`, `open_gap`, `preset_margin`,
-    `preset_margin_off_chip`, `error_reach`, `least_improvement`), or of the work of a step
-    (`least_*work*`).
+    `preset_margin_off_chip`, `error_reach`, `least_improvement`), of the work of a step
+    (`least_*work*`), or of a budget (`lever_*_share`).
     """
 
     small_space: int
@@ -31,6 +31,9 @@ class Policy:
     walk_seconds: float
     bound_by_memory: float
     lever_gain: float
+    lever_plain_share: float
+    lever_trial_share: float
+    lever_turns: int
     exact_seconds: float
     open_gap: float
     open_walks: int

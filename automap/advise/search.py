@@ -343,7 +343,7 @@ class _Cells:
     def save(self) -> None:
         """Write the rows that are new; a folder that cannot be written to keeps none."""
         for path in self._changed:
-            rows = {key: encode(replace_price(row)) for key, row in self._known[path].items()}
+            rows = {key: encode(_without_money(row)) for key, row in self._known[path].items()}
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, layout(rows), links="replace")
@@ -352,7 +352,7 @@ class _Cells:
         self._changed.clear()
 
 
-def replace_price(row: AdviceRow) -> AdviceRow:
+def _without_money(row: AdviceRow) -> AdviceRow:
     """The row without money: prices are asked anew each time."""
     return replace(row, price_per_hour=None, price_per_million=None)
 

@@ -18,7 +18,6 @@ no rematerialization with any preset                                            
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 import time
-from typing import Final
 
 from automap.config import Options
 from automap.deadline import Deadline
@@ -44,12 +43,6 @@ from automap.program.trace import Workload, lower_call
 from automap.search import SearchContext
 from automap.topology.model import Topology
 
-
-_PLAIN_SHARE: Final = 0.3
-"""Of the budget, for the step without levers where memory decides."""
-_TRIAL_SHARE: Final = 0.5
-"""Of what is left then, for each choice of levers."""
-_MOST_TURNS: Final = 4
 
 OnProgress = Callable[[SearchContext], None]
 
@@ -94,7 +87,7 @@ def find_with_levers(
             options,
             on_progress=on_progress,
             deadline=until,
-            share_where_memory_decides=_PLAIN_SHARE,
+            share_where_memory_decides=default_policy().lever_plain_share,
         )
         if options.levers == ("auto",) and not _memory_decides(plain):
             return plain
@@ -150,7 +143,7 @@ class _Trials:
         """Keep by turns as much as fits beside a plan, and plan what keeps so much."""
         priced = self._prices(outcome)
         budget = kept_bytes(priced, kept) + self._slack(outcome)
-        for _ in range(_MOST_TURNS):
+        for _ in range(default_policy().lever_turns):
             choice = keep_within(priced, budget)
             if self._key_of_choice(choice) in self._outcomes:
                 return
@@ -187,7 +180,7 @@ class _Trials:
                 self.topology,
                 self.options,
                 on_progress=self.on_progress,
-                deadline=self.deadline.share(_TRIAL_SHARE),
+                deadline=self.deadline.share(default_policy().lever_trial_share),
             )
             # What is proven is proven of this choice of levers only.
             outcome.context.bound_seconds = None

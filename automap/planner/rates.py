@@ -17,7 +17,7 @@ What would help is priced by the evaluator that has found the plan     -> in: `h
     batch     the same plan with twice as many examples, if that fits
     machine   the same plan on the fastest other machine of the catalogue with as many devices of
               the same platform on which it fits
-    memory    the fastest of all plans that were priced, whether it fits or not
+    memory    the fastest of all plans that were priced and do not fit, if it is faster
     preset    the fastest preset, where another one was asked for
     type      products of float32 at the rate of bfloat16, the bytes as they are
 """
@@ -175,10 +175,10 @@ def _machine(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:
 
 
 def _memory(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:
-    fastest = context.fastest()
-    if fastest is not None and not context.objective.fits(fastest.estimate):
-        needed = bytes_text(round(fastest.estimate.peak_bytes))
-        yield _row("memory", f"{needed} of memory on each device", best, fastest.estimate)
+    refused = context.refused()
+    if refused is not None:
+        needed = bytes_text(round(refused.estimate.peak_bytes))
+        yield _row("memory", f"{needed} of memory on each device", best, refused.estimate)
 
 
 def _preset(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:

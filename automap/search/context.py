@@ -120,19 +120,15 @@ class SearchContext:
         return self.deadline.seconds_left
 
     @property
-    def fastest_seconds(self) -> float:
-        """The shortest step of all that were priced, whether they fit or not."""
-        return min((e.step_seconds for e in self._seen.values()), default=math.inf)
-
-    @property
     def refused_seconds(self) -> float:
         """The shortest step of all that were priced and do not fit; inf if all fit."""
         refused = (e.step_seconds for e in self._seen.values() if not self.objective.fits(e))
         return min(refused, default=math.inf)
 
-    def fastest(self) -> Candidate | None:
-        """The point with the shortest step of all that were priced, whether it fits or not."""
-        priced = ((p, e) for p, e in self._priced.items() if e is not None)
+    def refused(self) -> Candidate | None:
+        """The point with the shortest step of all that were priced and do not fit."""
+        fits = self.objective.fits
+        priced = ((p, e) for p, e in self._priced.items() if e is not None and not fits(e))
         row = min(priced, key=lambda row: row[1].step_seconds, default=None)
         return row and Candidate(*row, "search")
 

@@ -131,8 +131,8 @@ def _why_stuck(context: SearchContext) -> str | None:
         return None
     if context.pins:
         return "pins leave few moves"
-    # Something that was priced is faster by that much and does not fit, so memory is what decides.
-    surely_slower_than = context.fastest_seconds * (1 + context.policy.bound_by_memory)
+    # Something that does not fit is faster by that much, so memory is what decides.
+    surely_slower_than = context.refused_seconds * (1 + context.policy.bound_by_memory)
     slower = best.estimate.step_seconds > surely_slower_than
     return "memory is short" if slower or not context.objective.fits(best.estimate) else None
 
