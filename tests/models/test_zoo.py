@@ -155,7 +155,7 @@ def test_search_splits_t5s_features_and_beats_megatron_with_the_batch_off_the_mo
     assert _split(_batch(plan), ["model"]) == {()}
 
 
-@pytest.mark.parametrize("topology", ["8xv100", "v5e:2x4"])
+@pytest.mark.parametrize("topology", [pytest.param("8xv100", marks=pytest.mark.slow), "v5e:2x4"])
 def test_search_splits_the_batch_in_vggs_convolutions_and_the_features_in_its_classifier(topology):
     step, args = load_target("models.vgg:vgg_19", {})
     plan = plan_workload(trace_step(step, args), get_topology(topology), Options())

@@ -14,7 +14,9 @@ import sys
 import traceback
 
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+# Behind the flags of the tests: of a flag that is given twice the later one counts.
+_FLAGS = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = f"{_FLAGS} --xla_force_host_platform_device_count=4"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax  # noqa: E402

@@ -150,8 +150,7 @@ def test_the_decorator_finds_and_runs_one():
 
 
 SCRIPT = """
-import os, sys
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import sys
 import jax
 from automap import Plan
 from tests.automap.runtime.pipeline.hybrids import blocks
