@@ -117,7 +117,7 @@ class ItemProgress(Bar):
         """Nothing is drawn before `__enter__`."""
         super().__init__("starting", MofNCompleteColumn())
 
-    def update(self, number: int, total: int, item: object) -> None:
-        """Show that item `number` of `total` is being measured."""
+    def update(self, number: int, total: int | None, item: object) -> None:
+        """Show that item `number` of `total`, None if that is not known, is being measured."""
         self.describe(f"measuring {str(item)[:60]}")
         self.progress.update(self.task, total=total, completed=number)

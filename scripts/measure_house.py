@@ -22,7 +22,7 @@ The measures of a column, each by the function of that name here:
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -47,8 +47,7 @@ _DIALECT = re.compile(r"of_\w+|\w+_of|found")
 
 # What a check allows: at least, and less than.
 LEAST_COMMENT_PERCENT = 3.0
-SKIPS_BELOW = 30
-SINGLE_IMPORTERS_BELOW = 60
+SKIPS_BELOW, SINGLE_IMPORTERS_BELOW = 30, 60
 
 
 class Token(NamedTuple):
@@ -171,8 +170,7 @@ def formatting(sources: list[Source]) -> Measures:
     skips = (
         source.at(token.line)
         for source in sources
-        # A file without the words has no such comment, and need not be taken apart.
-        if "fmt:" in source.text
+        if "fmt:" in source.text  # else it need not be taken apart
         for token in source.tokens
         if token.kind == tokenize.COMMENT and re.match(r"#\s*fmt:\s*(skip|off)", token.string)
     )
@@ -320,26 +318,22 @@ def graph(sources: list[Source]) -> Measures:
     }
 
 
+ALL_PARTS = (sizes, comments, formatting, names, graph)
+
+
 @cache
 def _source(path: Path) -> Source:
     """A file, read once: the product is part of the whole."""
     return Source(path, path.read_text("utf-8"))
 
 
-def sources_under(paths: Iterable[str]) -> list[Source]:
-    """The Python files at or under these paths of the tree."""
-    files = [
-        file
+def measure(paths: Iterable[str], parts: Sequence[Callable[..., Measures]] = ALL_PARTS) -> Measures:
+    """The measures of the Python files at or under these paths of the tree."""
+    sources = [
+        _source(file)
         for path in paths
         for file in ([ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("*.py")))
     ]
-    return [_source(file) for file in files]
-
-
-def measure(paths: Iterable[str]) -> Measures:
-    """All measures of the Python files at or under these paths of the tree."""
-    sources = sources_under(paths)
-    parts = (sizes, comments, formatting, names, graph)
     return {row: value for part in parts for row, value in part(sources).items()}
 
 
@@ -354,10 +348,9 @@ def excesses(product: Measures, whole: Measures) -> list[str]:
         f"lines > {COLUMNS} columns": (whole, 0),
         "fmt: skip": (whole, SKIPS_BELOW - 1),
     }
+    counts = ((row, measures[row], allowed) for row, (measures, allowed) in most.items())
     over = [
-        f"{row}: {measures[row].value}, allowed {allowed}"
-        for row, (measures, allowed) in most.items()
-        if measures[row].number > allowed
+        f"{row}: {c.value}, allowed {allowed}" for row, c, allowed in counts if c.number > allowed
     ]
     if product["comment lines, %"].number < LEAST_COMMENT_PERCENT:
         share = product["comment lines, %"].value

@@ -7,4 +7,6 @@
                                  number with its source
 `automap.calibrate.session`      a calibration: signatures to measure -> a profile, with what
                                  could not be measured
+`automap.calibrate.stages`       stages of operators measured on this machine's devices, as a
+                                 search asks for them
 """

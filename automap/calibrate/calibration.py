@@ -40,17 +40,20 @@ from automap.calibrate.loops import KernelLoop, compiled_loop
 from automap.calibrate.machine import LocalMachine, find_machine
 from automap.calibrate.programs import kernel_loop
 from automap.calibrate.session import Item, Session, Unmeasurable
+from automap.calibrate.stages import StageSession
 from automap.calibrate.timing import Clock, Effort, Timing, seconds_per_trip
 from automap.calibrate.transfers import transfer_loop
 from automap.cost.profile import KernelProfile, Transfer, default_path
 from automap.errors import ProfileError
 from automap.program import load_target, trace_step
 from automap.program.contained import contained
+from automap.program.trace import Workload
 from automap.progress_bar import ItemProgress
 from automap.terminal import say
 from automap.topology.model import Topology
 
 
+STAGE_BUDGET_SECONDS: Final = 120.0
 _EMPTY_SAMPLES: Final = 7
 # A loop may hold its carry twice. A processor has no allocator that refuses: what is too large
 # kills the program.
@@ -69,6 +72,7 @@ class Calibration:
     topology: Topology
     session: Session
     profile_path: Path
+    stages: tuple[StageSession, ...] = ()
 
 
 def calibrate(
@@ -77,8 +81,11 @@ def calibrate(
     depth: Depth,
     targets: Sequence[str],
     profile_path: Path | None,
+    stage_targets: Sequence[str] = (),
+    budget_seconds: float = STAGE_BUDGET_SECONDS,
 ) -> Calibration:
-    """Measure what the profile lacks. Raises `CalibrationError`, `ProfileError` or `InputError`.
+    """Measure what the profile lacks, and of each of `stage_targets` the stages of operators that
+    decide, for at most so many seconds. Raises `CalibrationError`, `ProfileError` or `InputError`.
 
     The profile at `profile_path` (by default that of the device in the user's cache folder) is
     continued.
@@ -97,7 +104,43 @@ def calibrate(
     topology = calibrated_topology(machine, session.profile, date.today())
     fresh = fresh_seconds_per_byte(machine)
     topology = replace(topology, device=replace(topology.device, fresh_seconds_per_byte=fresh))
-    return Calibration(topology=topology, session=session, profile_path=path)
+    stages = ()
+    if not session.is_interrupted:
+        stages = tuple(
+            _measured_stages(
+                machine, topology, stage_targets, stopwatch, session, path, budget_seconds
+            )
+        )
+    return Calibration(topology=topology, session=session, profile_path=path, stages=stages)
+
+
+def _measured_stages(
+    machine: LocalMachine,
+    topology: Topology,
+    targets: Sequence[str],
+    stopwatch: "DeviceStopwatch",
+    session: Session,
+    path: Path,
+    budget_seconds: float,
+) -> Iterator[StageSession]:
+    """The stages of each step, until one is interrupted; the session's profile grows."""
+    for target in targets:
+        workload = _traced(machine, target)
+        with ItemProgress() as progress:
+            stages = StageSession(
+                stopwatch=stopwatch,
+                profile=session.profile,
+                on_progress=lambda number, item: progress.update(number, None, item),
+                save=lambda profile: profile.save(path),
+                clock=time.monotonic,
+                deadline_seconds=time.monotonic() + budget_seconds,
+                on_streams=machine.platform == "cuda",
+            )
+            stages.run(workload, topology)
+        session.profile = stages.profile
+        yield stages
+        if stages.is_interrupted:
+            return
 
 
 def _profile(machine: LocalMachine, path: Path, *, is_cache: bool) -> KernelProfile:
@@ -129,10 +172,13 @@ def _items(machine: LocalMachine, depth: Depth, targets: Sequence[str]) -> Itera
 
 
 def _target_items(machine: LocalMachine, target: str) -> Iterator[Item]:
+    yield from target_signatures(_traced(machine, target), machine.topology)
+
+
+def _traced(machine: LocalMachine, target: str) -> Workload:
     with contained():
         step, args = load_target(target, {})
-        workload = trace_step(step, args, platform=machine.platform, target=target)
-    yield from target_signatures(workload, machine.topology)
+        return trace_step(step, args, platform=machine.platform, target=target)
 
 
 class DeviceStopwatch:
@@ -148,9 +194,15 @@ class DeviceStopwatch:
 
     def time(self, item: Item, expected_seconds: float) -> Timing:
         """Seconds of one trip of the item's loop. Raises `Unmeasurable` for what XLA refuses."""
-        is_transfer = isinstance(item, Transfer)
-        sizes = item.sizes if is_transfer else (len(self._machine.devices),)
-        program = transfer_loop(item) if is_transfer else kernel_loop(item)
+        if isinstance(item, Transfer):
+            return self._time(transfer_loop(item), item.sizes, expected_seconds)
+        return self.time_loop(kernel_loop(item), expected_seconds)
+
+    def time_loop(self, program: KernelLoop, expected_seconds: float) -> Timing:
+        """Seconds of one trip of a loop that needs no other device."""
+        return self._time(program, (len(self._machine.devices),), expected_seconds)
+
+    def _time(self, program: KernelLoop, sizes: tuple[int, ...], expected_seconds: float) -> Timing:
         needed = _LOOP_COPIES * program.n_bytes
         if needed > self._machine.memory_bytes:
             raise Unmeasurable(f"needs {needed / 2**30:.3g} GiB on each device")

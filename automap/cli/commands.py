@@ -222,26 +222,19 @@ SIMULATE: Final = Command(
     summary="Run a plan's step task by task on one device and its links; no accelerator is "
     "touched.",
     details=(
-        "The plan has the seconds of its tasks. For those of another machine or profile, --target "
-        "names what was "
-        "planned, to be priced again.",
-        "Prints the simulated step beside the plan's prediction, how busy the device and its links "
-        "are, what is "
-        "waited for, and the longest kernels and collectives with the lines of code they come "
-        "from.",
+        "The plan has the seconds of its tasks. For those of another machine or profile, "
+        "--target names what was planned, to be priced again.",
+        "Prints the simulated step beside the plan's prediction, how busy the device and its "
+        "links are, what is waited for, and the longest kernels and collectives with the lines "
+        "of code they come from.",
         "A trace has a lane for kernels and, where collectives run beside them (GPUs), one for "
-        "these; click a "
-        "task for its phase, bytes and line of code, press w and s to zoom. Trips of a loop follow "
-        "one another; "
-        "of very long loops a task stands for several trips.",
+        "these; click a task for its phase, bytes and line of code, press w and s to zoom. Trips "
+        "of a loop follow one another; of very long loops a task stands for several trips.",
         "A pipeline (--space pipeline or hybrid) is run pass by pass on all its stages and the "
-        "links between "
-        "them, by the seconds in the plan. Prints how long each "
-        "stage is busy, how long it waits for other stages and for transfers, and what it sends. A "
-        "trace has, for "
-        "each stage, a lane for its passes, one for each direction of the link to the next stage, "
-        "and one for its "
-        "all-reduce and update; click a task for its microbatch and bytes.",
+        "links between them, by the seconds in the plan. Prints how long each stage is busy, how "
+        "long it waits for other stages and for transfers, and what it sends. A trace has, for "
+        "each stage, a lane for its passes, one for each direction of the link to the next "
+        "stage, and one for its all-reduce and update; click a task for its microbatch and bytes.",
     ),
     examples=(
         "automap simulate plan.json",
@@ -285,6 +278,7 @@ CALIBRATE: Final = Command(
     examples=(
         "automap calibrate -o hardware.toml",
         "automap calibrate --full --target train:small --profile profile.json -o hardware.toml",
+        "automap calibrate --stages serve:forward --profile profile.json -o hardware.toml",
         "automap plan train:small --topology hardware.toml --profile profile.json",
     ),
     params=(
@@ -300,6 +294,14 @@ CALIBRATE: Final = Command(
             ["--target", "targets"],
             multiple=True,
             help="measure also the kernels of module:function's presets",
+        ),
+        click.Option(
+            ["--stages", "stage_targets"],
+            multiple=True,
+            help="measure also module:function's stages that --space streams chooses from",
+        ),
+        click.Option(
+            ["--budget", "budget_seconds"], default=120.0, help="seconds for each --stages (120)"
         ),
         click.Option(
             ["-o", "--output"],

@@ -36,6 +36,11 @@ def jaxpr_sha256(flat: FlatJaxpr) -> str:
     return digest.hexdigest()
 
 
+def program_sha256(jaxpr: Any, note: str) -> str:
+    """Hexadecimal SHA-256 of a program that is a part of a step, and of a note about it."""
+    return hashlib.sha256(f"{note}; {_jaxpr_text(jaxpr)}".encode()).hexdigest()
+
+
 def _jaxpr_lines(flat: FlatJaxpr) -> Iterator[str]:
     # A variable is known by when it first appears; JAX's own names and counts differ by trace.
     number = {var: n for n, var in enumerate((*flat.constvars, *flat.invars))}

@@ -71,7 +71,7 @@ def staged(
             f"the step has effects ({', '.join(map(str, effects))}), whose order stages would "
             "change; plan it without --space streams"
         )
-    order = _Order(flat, [site for stage in stages for site in stage.all])
+    order = Order(flat, [site for stage in stages for site in stage.all])
     for number, stage in enumerate(stages):
         if stage.is_merged:
             order.emit_merged(stage.all)
@@ -89,16 +89,20 @@ def staged(
     return step
 
 
-class _Order:
-    """Equations that are emitted one after another, each behind those that it reads."""
+class Order:
+    """Equations that are emitted one after another, each behind those that it reads; `done` are
+    there already.
+    """
 
-    def __init__(self, flat: FlatJaxpr, operators: Collection[str]) -> None:
+    def __init__(
+        self, flat: FlatJaxpr, operators: Collection[str], done: Collection[str] = ()
+    ) -> None:
         self.eqns: list[Any] = []
         self._flat = flat
         self._operators = frozenset(operators)
         self._by_site = {equation.path: equation for equation in flat.equations}
         self._maker = {var: equation for equation in flat.equations for var in equation.eqn.outvars}
-        self._done: set[str] = set()
+        self.done = set(done)
 
     def emit_site(self, site: str) -> None:
         """The equation of a site, if the step has it."""
@@ -111,12 +115,12 @@ class _Order:
         while todo:
             latest = todo[-1]
             missing = self._missing(latest)
-            if latest.path in self._done:
+            if latest.path in self.done:
                 todo.pop()
             elif missing:
                 todo += missing
             else:
-                self._done.add(latest.path)
+                self.done.add(latest.path)
                 todo.pop()
                 self.eqns.append(_free(latest.eqn))
 
@@ -127,14 +131,14 @@ class _Order:
             raise PlanError(f"{absent[0]}: merged, but no equation of the step; plan again")
         members = [self._by_site[site] for site in sites]
         for member in members:
-            if member.path in self._done:
+            if member.path in self.done:
                 raise PlanError(f"{member.path}: merged, but read by an earlier stage; plan again")
             for before in self._missing(member):
                 self.emit(before)
-        if any(member.path in self._done for member in members):
+        if any(member.path in self.done for member in members):
             raise PlanError(f"equations {', '.join(sites)}: one reads another; plan again")
         self.eqns += merged_equations([member.eqn for member in members])
-        self._done.update(sites)
+        self.done.update(sites)
 
     def emit_at_once(self, groups: Sequence[Sequence[str]], number: int) -> bool:
         """A call for each of several groups, if they can be; `number` is the stage's own."""
@@ -161,7 +165,7 @@ class _Order:
             self._results(bodies),
             lambda function, stream: call(function, stream, number),
         )
-        self._done.update(path for body in bodies for path in body)
+        self.done.update(path for body in bodies for path in body)
         return True
 
     def _needed(self, equations: Sequence[Equation]) -> list[str]:
@@ -175,13 +179,13 @@ class _Order:
                 todo += missing
             else:
                 needed.setdefault(todo.pop().path)
-        return [path for path in needed if path not in self._done]
+        return [path for path in needed if path not in self.done]
 
     def _add_epilogues(self, bodies: list[list[str]]) -> None:
         """The elementwise equations that read results of one group, and nothing that is to come."""
         group = {path: index for index, body in enumerate(bodies) for path in body}
         for equation in self._flat.equations:
-            if equation.path in group or equation.path in self._done:
+            if equation.path in group or equation.path in self.done:
                 continue
             missing = self._missing(equation)
             inside = [each for each in missing if each.path in group]
@@ -231,7 +235,7 @@ class _Order:
     def _missing(self, equation: Equation) -> list[Equation]:
         read = [a for a in equation.eqn.invars if not isinstance(a, core.Literal)]
         makers = [self._maker[var] for var in read if var in self._maker]
-        return [maker for maker in makers if maker.path not in self._done]
+        return [maker for maker in makers if maker.path not in self.done]
 
 
 def merged_equations(eqns: Sequence[Any]) -> Iterator[Any]:
@@ -269,7 +273,7 @@ def concurrent_equations(
     all; `results` are the variables of each group that are read outside of it, and `call` makes a
     function one on a stream.
     """
-    reads = [list(dict.fromkeys(_free_variables(body))) for body in bodies]
+    reads = [list(dict.fromkeys(free_variables(body))) for body in bodies]
     operands = list(dict.fromkeys(var for each in reads for var in each))
     place = {var: index for index, var in enumerate(operands)}
     groups = [
@@ -302,7 +306,7 @@ def _free(eqn: Any) -> Any:
     return drop_constraint(eqn) if is_constraint(eqn) else eqn
 
 
-def _free_variables(body: Sequence[Any]) -> Iterator[Any]:
+def free_variables(body: Sequence[Any]) -> Iterator[Any]:
     """What equations read and do not make."""
     made: set[Any] = set()
     for eqn in body:

@@ -5,9 +5,10 @@ in an underscore, which the file leaves out. Values are checked when a record is
 finite and not negative. What needs the mesh is checked by `Plan` itself.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal
+from typing import Final, Literal
 
 from automap.plan.checks import Spec, check_dtype, check_numbers, check_sha256, refuse
 from automap.plan.codec import ADDED_LATER
@@ -272,6 +273,32 @@ class PresetRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierRecord:
+    """A plan that was priced, and that no other one is both faster and smaller than.
+
+    - `step_seconds`, `peak_bytes`: as of the plan itself, without levers.
+    """
+
+    step_seconds: float
+    peak_bytes: int
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range."""
+        check_numbers(self)
+
+
+_MOST_FRONTIER: Final = 64
+
+
+def frontier_records(points: Sequence[tuple[float, float]]) -> tuple[FrontierRecord, ...]:
+    """The points of a frontier from the fastest to the smallest; of many some, ends included."""
+    count = min(len(points), _MOST_FRONTIER)
+    places = [round(n * (len(points) - 1) / max(count - 1, 1)) for n in range(count)]
+    rows = (points[place] for place in places)
+    return tuple(FrontierRecord(step_seconds=s, peak_bytes=round(b)) for s, b in rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRecord:
     """How the plan was found, and which point of the space it is.
 
@@ -284,6 +311,7 @@ class SearchRecord:
       files of earlier versions.
     - `imposed`: pins, PATH=SPEC, that no point keeps by itself, which were imposed on the step.
     - `memory_limit_bytes`: per device, what was given; None for the device's memory.
+    - `frontier`: step over memory of the plans that were priced, from the fastest to the smallest.
     """
 
     strategy: str
@@ -294,6 +322,7 @@ class SearchRecord:
     point: PointRecord | None = field(default=None, metadata=ADDED_LATER)
     imposed: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
     memory_limit_bytes: int | None = field(default=None, metadata=ADDED_LATER)
+    frontier: tuple[FrontierRecord, ...] = field(default=(), metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range."""

@@ -3,10 +3,11 @@ each of operators that run at once or as one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from automap.plan.checks import check_numbers, refuse, repeated
+from automap.plan.codec import ADDED_LATER
 from automap.quantities import seconds_text
 
 
@@ -20,10 +21,16 @@ class OperatorRecord:
     - `at`: the site of its equation (`automap.jaxpr.sites`); an instruction's name for a program
       without sites.
     - `label`: what it is, for people.
+    - `seconds`: predicted, or measured, of it alone; None in older files.
     """
 
     at: str
     label: str
+    seconds: float | None = field(default=None, metadata=ADDED_LATER)
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range."""
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +39,14 @@ class StreamStageRecord:
 
     - `together`: `concurrent`, its groups run at once; `merged`, its operators run as one.
     - `groups`: of operators, each in the order in which it runs.
-    - `seconds`: predicted, of the whole stage.
+    - `seconds`: of the whole stage, measured where it was, else predicted.
+    - `model_seconds`: what the model alone says of a stage that was measured; None of another one.
     """
 
     together: Together
     groups: tuple[tuple[OperatorRecord, ...], ...]
     seconds: float
+    model_seconds: float | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range, an empty group, and a merged stage of one
@@ -130,13 +139,28 @@ def streams_lines(record: StreamsRecord) -> Sequence[str]:
         f"  one after another {seconds_text(record.sequential_seconds)}, greedy "
         f"{seconds_text(record.greedy_seconds)}, these stages {seconds_text(record.seconds)}",
     ]
+    lines += _measured_lines(record)
     for number, stage in enumerate(record.stages):
         if len(stage.groups) > 1:
             groups = (" then ".join(op.label for op in group) for group in stage.groups)
             joined = (" + " if stage.together == "merged" else " | ").join(groups)
             taken = seconds_text(stage.seconds)
+            if stage.model_seconds is not None:
+                taken += f" measured ({seconds_text(stage.model_seconds)} by the model)"
             lines.append(f"  stage {number}, {stage.together}, {taken}: {joined}")
     return lines
+
+
+def _measured_lines(record: StreamsRecord) -> Iterator[str]:
+    """How many stages were measured, and what the model says of them."""
+    measured = [stage for stage in record.stages if stage.model_seconds is not None]
+    if measured:
+        model = sum(stage.model_seconds or 0.0 for stage in measured)
+        yield (
+            f"  {len(measured)} of {len(record.stages)} stages were measured on the device: "
+            f"{seconds_text(sum(stage.seconds for stage in measured))}, where the model says "
+            f"{seconds_text(model)}"
+        )
 
 
 def _is_at_once(stage: StreamStageRecord) -> bool:

@@ -10,4 +10,6 @@
                               sharding, through presets and a search
 `automap.planner.spaces`      workload, topology and options -> the best plan of the space that
                               is asked for, and what all of them come to, side by side
+`automap.planner.streams`     operators of one device in stages, at once or merged:
+                              `--space streams`
 """

@@ -16,6 +16,7 @@ from automap.cost.tables import Tables
 from automap.cost.traffic.flows import KINDS
 from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.sites import parse_place, parse_site
+from automap.plan.parts import frontier_records
 from automap.plan.record import (
     CollectiveRecord,
     ConstraintRecord,
@@ -195,6 +196,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
                 for pin in outcome.imposed
             ),
             memory_limit_bytes=_limit_bytes(outcome),
+            frontier=frontier_records(context.frontier()),
         ),
         decisions=Decisions(context, split_classes).records(),
         conflicts=Conflicts(context, outcome.best.point).records(),

@@ -12,10 +12,13 @@ point of each preset, those that fit, the operators of one device are scheduled,
 
 is taken. A step of few rows has kernels that leave a device idle, and more so the more devices
 share them, so that the best sharding may be another one with streams     -> in: `_scheduled`
+
+With a profile that has stages of the device, these are priced as measured  -> in: `_as_measured`
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+import math
 import time
 
 from jax.extend import core
@@ -34,11 +37,12 @@ from automap.planner.sharding import find, fitting_plan
 from automap.policy import default_policy
 from automap.program.trace import Workload
 from automap.search.context import Candidate
-from automap.streams.arrays import PricedOperators
+from automap.streams.arrays import PricedOperators, StagePrices, device_machine
+from automap.streams.measured import find_measured
 from automap.streams.operators import LocalSizes, Operator, step_operators
 from automap.streams.schedule import Schedule, Stage, find_schedule
+from automap.streams.stage_programs import StagePrograms
 from automap.streams.strategies import Limits
-from automap.topology.gpu_devices import multiprocessors
 from automap.topology.model import Topology
 
 
@@ -56,7 +60,7 @@ def plan_streams(
     """
     start = time.monotonic()
     # Before anything is searched: it may be refused.
-    multiprocessors(topology)
+    device_machine(topology)
     is_one = topology.device_count == 1
     alone = replace(
         options,
@@ -69,18 +73,18 @@ def plan_streams(
     outcome = find(workload, topology, alone, deadline=until)
     fitting_plan(outcome, alone)
     limits = stage_limits(options)
-    best = min(
-        _scheduled(outcome, options.strategy, limits, deadline), key=lambda each: each.seconds
-    )
-    schedule, waiting = best.schedule, best.candidate.estimate.collective_seconds
+    best = min(_scheduled(outcome, options, limits, deadline), key=lambda each: each.seconds)
+    operators, schedule = best.priced.operators, best.schedule
+    waiting = best.candidate.estimate.collective_seconds
     plan = build_plan(replace(outcome, best=best.candidate))
     bound_seconds = schedule.bound_seconds + waiting
     gap = best.seconds / bound_seconds - 1 if bound_seconds else None
+    is_measured = bool(best.priced.measured.seconds)
     return replace(
         plan,
         # One device's program is not divided: nothing is to be said of it.
         constraints=() if is_one else plan.constraints,
-        streams=_record(best.operators, schedule, limits),
+        streams=_record(best.priced, schedule, limits),
         predicted=replace(
             plan.predicted,
             step_seconds=best.seconds,
@@ -101,12 +105,12 @@ def plan_streams(
             seconds=time.monotonic() - start,
             evaluations=schedule.priced,
             seed=options.seed,
-            # Of the stages; on several devices no bound of all shardings is known.
-            gap=max(gap, 0.0) if gap is not None and is_one else None,
+            # Of the stages, by the model; on several devices no bound of all shardings is known.
+            gap=max(gap, 0.0) if gap is not None and is_one and not is_measured else None,
             memory_limit_bytes=plan.search.memory_limit_bytes,
         ),
         warnings=(*plan.warnings, *_warnings(schedule, options, deadline, is_one=is_one)),
-        program=_program(best.operators, schedule, waiting),
+        program=_program(operators, schedule, waiting),
     )
 
 
@@ -115,7 +119,7 @@ class _Scheduled:
     """A sharding, and the best stages of one device's operators."""
 
     candidate: Candidate
-    operators: tuple[Operator, ...]
+    priced: PricedOperators
     schedule: Schedule
 
     @property
@@ -125,9 +129,11 @@ class _Scheduled:
 
 
 def _scheduled(
-    outcome: Outcome, strategy: str, limits: Limits, deadline: Deadline
+    outcome: Outcome, options: Options, limits: Limits, deadline: Deadline
 ) -> Iterator[_Scheduled]:
     """The best sharding, and on several devices the best of each preset."""
+    measured_stages = options.profile.stages if options.profile is not None else ()
+    known = {each.signature: each.seconds for each in measured_stages}
     context, workload, topology = outcome.context, outcome.workload, outcome.topology
     candidates = {outcome.best.point: outcome.best}
     if topology.device_count > 1:
@@ -138,8 +144,35 @@ def _scheduled(
         sharded = sharded_graph(replace(outcome, best=candidate))
         local = sharded if topology.device_count > 1 else None
         priced = priced_operators(workload, topology, local)
-        schedule = find_schedule(priced, strategy, limits, deadline)
-        yield _Scheduled(candidate, priced.operators, schedule)
+        # Stages were measured on one device, whose operators are whole.
+        if local is None and known:
+            schedule, measured = find_measured(
+                priced, options.strategy, limits, deadline, _known_stages(workload, priced, known)
+            )
+            yield _Scheduled(candidate, replace(priced, measured=measured), schedule)
+        else:
+            schedule = find_schedule(priced, options.strategy, limits, deadline)
+            yield _Scheduled(candidate, priced, schedule)
+
+
+def _known_stages(
+    workload: Workload, priced: PricedOperators, known: Mapping[str, float]
+) -> Callable[[Stage], float | None]:
+    """What a profile says of a stage."""
+    programs = stage_programs(workload, priced)
+
+    def ask(stage: Stage) -> float | None:
+        signature = programs.signature(stage) if programs is not None else None
+        return None if signature is None else known.get(signature)
+
+    return ask
+
+
+def stage_programs(workload: Workload, priced: PricedOperators) -> StagePrograms | None:
+    """The stages of a step as programs; None for a program without equations."""
+    if workload.reemitter is None:
+        return None
+    return StagePrograms(workload.reemitter.flat, priced.operators)
 
 
 def priced_operators(
@@ -176,8 +209,19 @@ def _operand_of_site(workload: Workload) -> Mapping[str, object]:
     }
 
 
-def _record(operators: tuple[Operator, ...], schedule: Schedule, limits: Limits) -> StreamsRecord:
-    names = _names(operators)
+def _record(priced: PricedOperators, schedule: Schedule, limits: Limits) -> StreamsRecord:
+    operators = priced.operators
+    names, model = _names(operators), replace(priced, measured=StagePrices())
+    alone = [priced.stage_seconds((number,))[0] for number in range(len(operators))]
+
+    def model_seconds(stage: Stage) -> float | None:
+        """What the model says of a stage that was measured."""
+        column = 1 if stage.together == "merged" else 0
+        both = priced.measured.seconds.get(stage.members)
+        if both is None or math.isnan(both[column]):
+            return None
+        return model.stage_seconds(stage.members)[column]
+
     return StreamsRecord(
         most_groups=limits.groups,
         most_in_group=limits.group_size,
@@ -187,10 +231,14 @@ def _record(operators: tuple[Operator, ...], schedule: Schedule, limits: Limits)
             StreamStageRecord(
                 together=stage.together,
                 groups=tuple(
-                    tuple(OperatorRecord(at=names[n], label=operators[n].label) for n in group)
+                    tuple(
+                        OperatorRecord(at=names[n], label=operators[n].label, seconds=alone[n])
+                        for n in group
+                    )
                     for group in stage.groups
                 ),
                 seconds=stage.seconds,
+                model_seconds=model_seconds(stage),
             )
             for stage in schedule.stages
         ),
@@ -226,9 +274,9 @@ def _warnings(
         )
     if any(stage.together == "merged" for stage in schedule.stages):
         warnings.append(
-            "merged operators are priced with their weights beside each other in memory; "
-            "`plan.jit` puts them there in each call, which costs what reading and writing them "
-            "takes"
+            "merged operators are priced with their weights beside each other in memory, but for "
+            "stages that were measured; `plan.jit` puts them there in each call, as they are "
+            "arguments, which may be others each time"
         )
     return warnings
 

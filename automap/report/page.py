@@ -31,6 +31,7 @@ from automap.quantities import bytes_text, seconds_text
 from automap.report.html import element, escaped, spec_chips, table, tiles, verdict
 from automap.report.layers import LeafRow, axis_names, folded_leaves
 from automap.report.page_data import page_data, sentence, summary_numbers
+from automap.report.priced import frontier_table
 from automap.simulate.simulation import (
     CollectiveRow,
     OpRow,
@@ -206,6 +207,9 @@ def _memory(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
 def _plans(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
     steps = _figure("plans", "Seconds of a step", data_value="seconds")
     yield element("div", steps + _figure("plans", "Peak memory", data_value="bytes"), class_="pair")
+    if plan.search.frontier:
+        yield _figure("frontier", "The best step at each limit of memory")
+        yield frontier_table(plan)
 
 
 def _machine(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
@@ -310,7 +314,9 @@ _SECTIONS: Final = (
     _Section(
         name="plans",
         title="Beside what people write by hand",
-        about="The best plan of each preset, by the same evaluator.",
+        about="The best plan of each preset, by the same evaluator. Below, the best step over the "
+        "memory of a device, of all plans that this search has priced, without levers; another "
+        "search may find better ones.",
         contents=_plans,
         has=lambda plan: plan.presets,
     ),

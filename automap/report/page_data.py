@@ -10,7 +10,7 @@ A plan is enough. What it does not hold is worked out from what it holds:
 Every mark has a `text` that says all about it: what a pointer or the keyboard shows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from typing import Any, Final
@@ -24,9 +24,10 @@ from automap.plan.pipeline import PipelineRecord, device_names
 from automap.plan.placement import PlacementRecord
 from automap.plan.rates import CAUSES, RatesRecord, mfu_text
 from automap.plan.record import PlanRecord, mesh_text
-from automap.plan.streams import StreamsRecord
+from automap.plan.streams import OperatorRecord, StreamsRecord, StreamStageRecord
 from automap.quantities import bytes_text, count_text, seconds_text
 from automap.report.layers import LeafRow, axis_names, folded_leaves, leaf_text
+from automap.report.priced import frontier, memory_limit_bytes, priced_plans
 from automap.simulate.simulation import SimulationRecord
 from automap.simulate.trace import Event
 from automap.topology.model import Level, Topology
@@ -49,7 +50,8 @@ def page_data(plan: PlanRecord, simulated: SimulationRecord | None) -> Values:
         "machine": _machine(plan),
         "time": _time(plan, simulated),
         "memory": _memory(plan),
-        "plans": list(_plans(plan)),
+        "plans": list(priced_plans(plan)),
+        "frontier": list(frontier(plan)),
         "layers": [_layer(row, plan) for row in folded_leaves(plan)],
         "timeline": _timeline(plan),
         "streams": None if plan.streams is None else _streams(plan.streams),
@@ -219,8 +221,7 @@ def _busy_seconds(events: Sequence[Event], times: np.ndarray) -> np.ndarray:
 
 
 def _memory(plan: PlanRecord) -> Values:
-    memory, limit = plan.predicted.memory, plan.search.memory_limit_bytes
-    limit_bytes = memory_bytes(plan) if limit is None else limit
+    memory, limit_bytes = plan.predicted.memory, memory_limit_bytes(plan)
     shares = {field.name.replace("_", " "): getattr(memory, field.name) for field in fields(memory)}
     peak = max(plan.predicted.peak_bytes, 1)
     return {
@@ -258,34 +259,6 @@ def _curve(curve: MemoryCurveRecord) -> list[Values]:
         }
         for start, end, activations, temporaries in points
     ]
-
-
-def _plans(plan: PlanRecord) -> Iterator[Values]:
-    """Every preset, what was compiled, and the plan itself, beside each other."""
-    for row in plan.presets:
-        yield _outcome(row.name, "preset", row.step_seconds, row.peak_bytes, fits=row.fits)
-    if plan.levers is not None:
-        row = plan.levers.without
-        yield _outcome("no levers", "preset", row.step_seconds, row.peak_bytes, fits=row.fits)
-    for row in plan.refined.compiled if plan.refined else ():
-        if row.compiled_seconds is not None and row.compiled_bytes is not None:
-            name = f"{row.plan}, compiled"
-            seconds, count = row.compiled_seconds, row.compiled_bytes
-            yield _outcome(name, "compiled", seconds, count, fits=row.fits)
-    cost = plan.predicted
-    yield _outcome("this plan", "this plan", cost.step_seconds, cost.peak_bytes, fits=cost.fits)
-
-
-def _outcome(name: str, kind: str, seconds: float, count: int, *, fits: bool) -> Values:
-    return {
-        "name": name,
-        "kind": kind,
-        "seconds": seconds,
-        "bytes": count,
-        "fits": fits,
-        "text": f"{name}\nstep {seconds_text(seconds)}, peak {bytes_text(count)}: "
-        + ("fits" if fits else "does not fit"),
-    }
 
 
 def _layer(row: LeafRow, plan: PlanRecord) -> Values:
@@ -363,6 +336,14 @@ def _pass(event: Event, stage_names: Sequence[str]) -> Values:
     }
 
 
+def _group_seconds(stage: StreamStageRecord, group: Sequence[OperatorRecord]) -> str:
+    """What a group takes by itself, and its stage."""
+    alone = sum(operator.seconds or 0.0 for operator in group)
+    by_itself = f"{seconds_text(alone)} this group by itself, " if alone else ""
+    how = "" if stage.model_seconds is None else ", measured"
+    return f"{by_itself}{seconds_text(stage.seconds)} the whole stage{how}"
+
+
 def _streams(record: StreamsRecord) -> Values:
     """The stages one after another, and in each the operators of its groups."""
     boxes: list[Values] = []
@@ -380,8 +361,7 @@ def _streams(record: StreamsRecord) -> Values:
                     "start": start,
                     "end": end,
                     "text": f"stage {number}, {stage.together}, group {lane + 1} of "
-                    f"{len(stage.groups)}\n{' then '.join(labels)}\n{seconds_text(stage.seconds)} "
-                    "the whole stage",
+                    f"{len(stage.groups)}\n{' then '.join(labels)}\n{_group_seconds(stage, group)}",
                 }
             )
         start = end

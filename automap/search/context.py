@@ -125,6 +125,16 @@ class SearchContext:
         refused = (e.step_seconds for e in self._seen.values() if not self.objective.fits(e))
         return min(refused, default=math.inf)
 
+    def frontier(self) -> list[tuple[float, float]]:
+        """(step seconds, peak bytes) of the plans that were priced and that no other is faster and
+        smaller than, the fastest first.
+        """
+        kept: list[tuple[float, float]] = []
+        for seconds, n_bytes in sorted((e.step_seconds, e.peak_bytes) for e in self._seen.values()):
+            if not kept or n_bytes < kept[-1][1]:
+                kept.append((seconds, n_bytes))
+        return kept
+
     def refused(self) -> Candidate | None:
         """The point with the shortest step of all that were priced and do not fit."""
         fits = self.objective.fits

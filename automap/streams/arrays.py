@@ -1,15 +1,26 @@
 """The operators of a block as arrays, as the compiled functions of `automap.streams.costs` read
 them.
+
+A GPU has its multiprocessors to share. A processor is one of them: each of its kernels has all
+cores, so that only waiting for memory and launches is saved, until stages are measured
+                                                                         -> in: `device_machine`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from automap.streams.blocks import Block, make_block
-from automap.streams.costs import Machine, Operators, price_products, price_stages
+from automap.streams.costs import (
+    Machine,
+    Measured,
+    Operators,
+    measured_table,
+    price_products,
+    price_stages,
+)
 from automap.streams.operators import Operator
 from automap.streams.products import MOST_DIMS, MergeClass
 from automap.topology.gpu_devices import multiprocessors
@@ -20,27 +31,43 @@ from hlo_tools.graph import DTYPE_BITS
 _MOST_VALUES = 64
 
 
-def gpu_machine(topology: Topology) -> Machine:
-    """The GPU. Raises `TopologyError` for a device without a figure of multiprocessors."""
+def device_machine(topology: Topology) -> Machine:
+    """What kernels share. Raises `TopologyError` for a device without a figure of
+    multiprocessors.
+    """
     device = topology.device
     return Machine(
-        sms=float(multiprocessors(topology)),
+        sms=1.0 if topology.platform == "cpu" else float(multiprocessors(topology)),
         bytes_per_s=device.memory_bytes_per_s("product"),
         launch_seconds=device.launch_seconds,
     )
 
 
 @dataclass(frozen=True)
+class StagePrices:
+    """What was measured of stages: (at once, merged) `seconds` by their operators in order, nan for
+    one that was not, and the `corrections` of the model for those that were not.
+    """
+
+    seconds: Mapping[tuple[int, ...], tuple[float, float]] = field(default_factory=dict)
+    corrections: tuple[float, float] = (1.0, 1.0)
+    floor_share: float = 1.0
+
+
+@dataclass(frozen=True)
 class PricedOperators:
-    """All operators of a step, each priced alone on the device of a topology."""
+    """All operators of a step, each priced alone on the device of a topology; stages that were
+    `measured` are priced as measured.
+    """
 
     operators: tuple[Operator, ...]
     topology: Topology
+    measured: StagePrices = field(default_factory=StagePrices)
 
     @cached_property
     def machine(self) -> Machine:
         """What kernels share."""
-        return gpu_machine(self.topology)
+        return device_machine(self.topology)
 
     @cached_property
     def columns(self) -> Mapping[str, np.ndarray]:
@@ -117,7 +144,27 @@ class PricedOperators:
             input_seconds=seconds,
             before=np.array(block.before, np.uint64),
             after=after,
+            measured=self._measured(block, picked["alone"]),
             **self._merge_columns(members),
+        )
+
+    def _measured(self, block: Block, alone: np.ndarray) -> Measured:
+        """Of the block's operators, and of the stages that have no others."""
+        place = {number: index for index, number in enumerate(block.members)}
+        own = {
+            members: seconds
+            for members, seconds in self.measured.seconds.items()
+            if all(number in place for number in members)
+        }
+        singles = np.array(alone)
+        for members, (seconds, _) in own.items():
+            if len(members) == 1:
+                singles[place[members[0]]] = seconds
+        return measured_table(
+            singles,
+            {sum(1 << place[n] for n in members): seconds for members, seconds in own.items()},
+            self.measured.corrections,
+            self.measured.floor_share,
         )
 
     @cached_property

@@ -27,9 +27,15 @@ A group is operators of the stage that depend on each other, which run one after
 of different groups overlap. Merged operators are the one product that they become, of the windows
 padded to one size (`automap.streams.products`)                        -> in: `merged_seconds`
 
-The same function prices sequential, greedy and searched schedules.
+The same function prices sequential, greedy and searched schedules. What was measured comes first
+(`Measured`): a stage that was takes what it took, and another one
+
+    what the model says * (its operators measured alone) / (the model's of them alone) * correction
+
+with a correction for each kind of stage of several operators        -> in: `stage_seconds`
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,6 +62,20 @@ class Machine(NamedTuple):
     launch_seconds: float
 
 
+class Measured(NamedTuple):
+    """What was measured of a block: seconds of each operator `alone` [n], the model's where it was
+    not; the masks of stages, `keys` [m] from low to high, with their (at once, merged) `seconds`
+    [m, 2], nan for what was not measured; `corrections` [2] of the model's seconds of such stages
+    that were not measured; `floor_share` [1], of the model's least seconds what no price is below.
+    """
+
+    alone: Array
+    keys: Array
+    seconds: Array
+    corrections: Array
+    floor_share: Array
+
+
 class Operators(NamedTuple):
     """The operators of a block by place, [n] unless said, and its values that several read, [v].
 
@@ -67,7 +87,7 @@ class Operators(NamedTuple):
     Of a merge class, [c]: `rows`, `depth` of a tap, `rate` of an SM in flops/s, `size` bytes of an
     element, `image` seconds to read the common operand. `merge` is each operator's class or -1,
     `columns` its N, `padding` and `rest` [n, 3] those of its window, `other` memory seconds beside
-    operand and weights.
+    operand and weights. `measured` is what a device said of them.
     """
 
     alone: Array
@@ -90,6 +110,33 @@ class Operators(NamedTuple):
     rate: Array
     size: Array
     image: Array
+    measured: Measured
+
+
+def measured_table(
+    alone: Array,
+    stages: Mapping[int, tuple[float, float]],
+    corrections: tuple[float, float] = (1.0, 1.0),
+    floor_share: float = 1.0,
+) -> Measured:
+    """What was measured, of stages by their masks."""
+    keys = np.array(sorted(stages), np.uint64)
+    seconds = np.array([stages[mask] for mask in sorted(stages)], float).reshape(-1, 2)
+    share = np.array([floor_share])
+    return Measured(np.array(alone, float), keys, seconds, np.array(corrections), share)
+
+
+@inner
+def _row(keys: Array, mask: Array) -> int:
+    """Where a mask is among sorted ones, -1 if it is not: by halves, as most are not."""
+    low, high = 0, len(keys)
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < mask:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < len(keys) and keys[low] == mask else -1
 
 
 @inner
@@ -124,9 +171,9 @@ class Growth(NamedTuple):
     unless said.
 
     Its `mask`, the masks `groups` [levels, n + 1] of operators that depend on each other, `chains`
-    their sums of `alone`, and how many there are, `count`; `sums` [levels, 8] by the numbers below,
-    the values that are `read`; of a merged one the class `kind`, -1 if there is none and -2 before
-    the first operator, and its `window` [levels, 2, dims] of paddings and rests.
+    their sums of `alone`, and how many there are, `count`; `sums` [levels, 10] by the numbers
+    below, the values that are `read`; of a merged one the class `kind`, -1 if there is none and
+    -2 before the first operator, and its `window` [levels, 2, dims] of paddings and rests.
     """
 
     mask: Array
@@ -140,7 +187,7 @@ class Growth(NamedTuple):
 
 
 # Places in `Growth.sums`: of groups, of what runs at once, and of what is merged.
-_LONGEST, _WAVES, _WEIGHTED, _COMPUTE, _MEMORY, _L2, _COLUMNS, _OTHER = range(8)
+_LONGEST, _WAVES, _WEIGHTED, _COMPUTE, _MEMORY, _L2, _COLUMNS, _OTHER, _MODEL, _MEASURED = range(10)
 _NO_CLASS, _NO_OPERATOR = -1, -2
 
 
@@ -152,7 +199,7 @@ def new_growth(n: int, dims: int) -> Growth:
         np.zeros((n + 1, n + 1), np.uint64),
         np.zeros((n + 1, n + 1)),
         np.zeros(n + 1, np.int64),
-        np.zeros((n + 1, 8)),
+        np.zeros((n + 1, 10)),
         np.zeros(n + 1, np.uint64),
         np.full(n + 1, _NO_OPERATOR, np.int64),
         np.zeros((n + 1, 2, dims)),
@@ -190,6 +237,8 @@ def add_to_sums(ops: Operators, stage: Growth, level: int, place: int) -> None:
     new[_WEIGHTED] = old[_WEIGHTED] + ops.waves[place] * ops.block[place]
     new[_COMPUTE] = old[_COMPUTE] + ops.compute[place]
     new[_L2] = old[_L2] + ops.l2[place]
+    new[_MODEL] = old[_MODEL] + ops.alone[place]
+    new[_MEASURED] = old[_MEASURED] + ops.measured.alone[place]
     memory, read = old[_MEMORY] + ops.memory[place], stage.read[level]
     for slot in range(ops.inputs.shape[1]):
         value = ops.inputs[place, slot]
@@ -241,6 +290,25 @@ def merged_seconds(ops: Operators, stage: Growth, level: int, machine: Machine) 
     return max(max(compute, l2), max(memory, machine.launch_seconds))
 
 
+@inner
+def stage_seconds(
+    ops: Operators, stage: Growth, level: int, machine: Machine
+) -> tuple[float, float]:
+    """(at once, merged) seconds of the stage of a level: as measured, else as corrected."""
+    measured, sums = ops.measured, stage.sums[level]
+    share = sums[_MEASURED] / sums[_MODEL] if sums[_MODEL] > 0.0 else 1.0
+    concurrent = concurrent_seconds(stage, level, machine) * share
+    merged = merged_seconds(ops, stage, level, machine) * share * measured.corrections[1]
+    if stage.count[level] > 1:
+        concurrent *= measured.corrections[0]
+    row = _row(measured.keys, stage.mask[level])
+    if row >= 0:
+        at_once, as_one = measured.seconds[row, 0], measured.seconds[row, 1]
+        concurrent = concurrent if np.isnan(at_once) else at_once
+        merged = merged if np.isnan(as_one) else as_one
+    return concurrent, merged
+
+
 @compiled
 def price_products(products: Array, machine: Machine) -> Array:
     """(compute seconds, W, t, L2 seconds) [n, 4] of rows (M, N, K, G, rate, size)."""
@@ -267,6 +335,7 @@ def price_stages(ops: Operators, masks: Array, machine: Machine) -> Array:
                 add_to_groups(ops, stage, level, place)
                 add_to_sums(ops, stage, level, place)
                 level += 1
-        result[row, 0] = concurrent_seconds(stage, level, machine)
-        result[row, 1] = merged_seconds(ops, stage, level, machine)
+        concurrent, merged = stage_seconds(ops, stage, level, machine)
+        result[row, 0] = concurrent
+        result[row, 1] = merged
     return result

@@ -18,6 +18,7 @@ are in E already, so that each E is built once, and its seconds from those of th
 No schedule runs S in less than its longest chain of `alone` seconds, as a merged operator takes no
 less than each of its parts, nor than its work on all SMs, nor its own bytes over the memory
                                                                    -> in: `_least_seconds`
+Of what was measured it is a share that no price is below (`automap.streams.costs.Measured`).
 S is not looked at further if that and `tail[S]` are above a bound, the seconds of a schedule that
 is known.
 """
@@ -35,9 +36,8 @@ from automap.streams.costs import (
     Operators,
     add_to_groups,
     add_to_sums,
-    concurrent_seconds,
-    merged_seconds,
     new_growth,
+    stage_seconds,
 )
 
 
@@ -45,8 +45,9 @@ NO_LIMIT = 64
 """Groups, or operators of a group: as many as a block can have."""
 
 
-# How the compiled function ends, and the key of an empty place, as numbers that it reads.
+# How the compiled function ends, as numbers that it reads.
 _DONE, _FULL, _OUT_OF_WORK = 0, 1, 2
+# The key of an empty place.
 _NO_SET: Final = 0xFFFFFFFFFFFFFFFF
 
 
@@ -239,8 +240,8 @@ def _take_endings(
         memo.counts[1] += 1
         if memo.counts[1] > terms.most_endings:
             return _OUT_OF_WORK
-        seconds = concurrent_seconds(stage, level, machine)
-        seconds = behind + min(seconds, merged_seconds(ops, stage, level, machine))
+        concurrent, merged = stage_seconds(ops, stage, level, machine)
+        seconds = behind + min(concurrent, merged)
         if not _keep(memo, rest, seconds, stage.mask[level], terms.most_states):
             return _FULL
     return _DONE
@@ -311,7 +312,8 @@ def solve_block(
     for size in range(n, 0, -1):
         entry = memo.head[size]
         while entry >= 0:
-            least = memo.tail[entry] + _least_seconds(floors, memo.keys[entry])
+            least = _least_seconds(floors, memo.keys[entry]) * ops.measured.floor_share[0]
+            least += memo.tail[entry]
             if least < terms.bound:
                 end = _take_endings(ops, machine, memo, stage, addable, entry, terms)
                 if end != _DONE:

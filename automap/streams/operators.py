@@ -57,6 +57,7 @@ class Operator:
     - `parts`: its kernels in order.
     - `before`: numbers of the operators whose results it reads.
     - `merge`: with which others it could be one; None for none.
+    - `equations`: of the step itself, whose results its kernels write, in order.
     """
 
     site: str
@@ -64,6 +65,7 @@ class Operator:
     parts: tuple[Part, ...]
     before: frozenset[int]
     merge: MergeClass | None
+    equations: tuple[str, ...] = ()
 
 
 @dataclass
@@ -273,7 +275,15 @@ def _operators(
             parts=tuple(_parts(problem, unit, local)),
             before=frozenset(writer[v] for v in unit.reads if v in writer) - {number},
             merge=merge_class(problem, op, operand) if is_single else None,
+            equations=_equations(problem, unit),
         )
+
+
+def _equations(problem: Problem, unit: _Unit) -> tuple[str, ...]:
+    """Those of the step itself: a loop's kernels are of the loop."""
+    names = [problem.graph.ops[kernel.op].op_name for kernel in unit.kernels]
+    sites = [parse_site(name) for name in (*names, problem.graph.ops[unit.main].op_name)]
+    return tuple(dict.fromkeys(site.partition(".")[0] for site in sites if site))
 
 
 def _parts(problem: Problem, unit: _Unit, local: LocalSizes | None) -> Iterator[Part]:

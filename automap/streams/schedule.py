@@ -49,6 +49,11 @@ class Stage:
     seconds: float
     block: int
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The operators of all groups, in order."""
+        return tuple(sorted(number for group in self.groups for number in group))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:

@@ -18,7 +18,6 @@ from scripts.measure_house import (
     measure,
     names,
     sizes,
-    sources_under,
 )
 
 
@@ -65,4 +64,4 @@ def test_a_folder_is_a_column():
 
 
 def test_the_house_is_kept():
-    assert excesses(measure(PRODUCT), formatting(sources_under(WHOLE))) == []
+    assert excesses(measure(PRODUCT), measure(WHOLE, [formatting])) == []

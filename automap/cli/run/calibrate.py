@@ -9,6 +9,7 @@ from automap.calibrate.calibration import Calibration, calibrate
 from automap.calibrate.grid import Depth
 from automap.calibrate.hardware import write_hardware
 from automap.calibrate.session import Session
+from automap.calibrate.stages import StageSession
 from automap.terminal import say, say_json, say_result
 from automap.topology.model import Topology
 
@@ -20,6 +21,8 @@ def run(
     targets: Sequence[str],
     output: str | None,
     profile_path: Path | None,
+    stage_targets: Sequence[str],
+    budget_seconds: float,
     as_json: bool,
 ) -> None:
     """Measure this machine, write its files and print what it can do."""
@@ -28,7 +31,12 @@ def run(
     # The flag is a pair, --quick and --full, for which click knows only true and false.
     depth: Depth = "quick" if is_quick else "full"
     done = calibrate(
-        device_count=device_count, depth=depth, targets=targets, profile_path=profile_path
+        device_count=device_count,
+        depth=depth,
+        targets=targets,
+        profile_path=profile_path,
+        stage_targets=stage_targets,
+        budget_seconds=budget_seconds,
     )
     if output is not None:
         write_hardware(output, done.topology)
@@ -36,6 +44,9 @@ def run(
     say(f"profile written to {done.profile_path}")
     for line in _warnings(done.session):
         say(f"warning: {line}")
+    for target, stages in zip(stage_targets, done.stages, strict=False):
+        for line in _stage_lines(target, stages):
+            say(line)
     if as_json:
         say_json(_values(done))
         return
@@ -51,7 +62,27 @@ def _values(done: Calibration) -> dict[str, Any]:
         "is_interrupted": session.is_interrupted,
         "noisy": len(session.noisy),
         "skipped": [{"item": str(item), "reason": reason} for item, reason in session.skipped],
+        "stages": [
+            {"measured": each.measured, "skipped": len(each.skipped), "is_done": _is_done(each)}
+            for each in done.stages
+        ],
     }
+
+
+def _is_done(stages: StageSession) -> bool:
+    """Whether all that the search asked for was measured, or cannot be."""
+    return not stages.is_over and not stages.is_interrupted
+
+
+def _stage_lines(target: str, stages: StageSession) -> Iterator[str]:
+    yield f"{target}: {stages.measured} stages measured"
+    if not _is_done(stages):
+        why = "interrupted" if stages.is_interrupted else "the budget is over"
+        yield f"warning: {target}: {why}: the model prices the rest; the same command goes on"
+    if stages.skipped:
+        label, reason = stages.skipped[0]
+        count = len(stages.skipped)
+        yield f"warning: {target}: {count} stages not measured; the first: {label}: {reason}"
 
 
 def _warnings(session: Session) -> Iterator[str]:

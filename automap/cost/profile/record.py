@@ -4,6 +4,8 @@
                                   (`automap.cost.profile.signatures`)
     transfers                     (collective, mesh, axis, bytes, seconds): of the links, not of the
                                   device
+    stages                        (fingerprint, seconds): operators of one device that run at once
+                                  or merged (`automap.streams.stage_programs`)
 
 One file per (device, version of JAX): another version compiles other kernels. `device` is the
 catalogue's name of a known device, else made of JAX's device_kind; N fake CPU devices share a
@@ -15,7 +17,7 @@ writing is atomic.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 import re
 from typing import Any, Final, Protocol, TypeVar
@@ -33,7 +35,7 @@ from automap.cost.profile.signatures import (
 from automap.errors import InputError, PlanError, ProfileError
 from automap.plan import file as plan_file
 from automap.plan.checks import check_numbers, check_version, refuse, repeated
-from automap.plan.codec import decode, encode
+from automap.plan.codec import ADDED_LATER, decode, encode
 from automap.topology.gpu_devices import GPU_KINDS
 from automap.topology.model import Topology
 from automap.topology.tpu import TPU_KINDS
@@ -118,6 +120,18 @@ class TransferTime:
         _check_seconds(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTime:
+    """Seconds of a stage of operators, by the fingerprint of its program."""
+
+    signature: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a field out of range."""
+        _check_seconds(self)
+
+
 class _Timed(Protocol):
     @property
     def signature(self) -> Any: ...
@@ -140,10 +154,11 @@ class KernelProfile:
     convolutions: tuple[ConvolutionTime, ...] = ()
     streams: tuple[StreamTime, ...] = ()
     transfers: tuple[TransferTime, ...] = ()
+    stages: tuple[StageTime, ...] = field(default=(), metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a signature that stands in a list twice."""
-        for name in _ROWS:
+        for name in (*_ROWS, "stages"):
             again = repeated(str(row.signature) for row in getattr(self, name))
             if again:
                 raise PlanError(f"{name}[{again[0]}].signature: is there twice; each once")
@@ -164,10 +179,14 @@ class KernelProfile:
         mine, other = ((p.device, p.jax_version) for p in (self, newer))
         if mine != other:
             raise ProfileError(f"profiles of {mine} and {other}: allowed: one device, one JAX")
-        return self.with_times(newer.times().items())
+        return self.with_times(newer.times().items()).with_stages(newer.stages)
+
+    def with_stages(self, stages: Iterable[StageTime]) -> "KernelProfile":
+        """This profile and newer times of stages."""
+        return replace(self, stages=_merged(self.stages, tuple(stages)))
 
     def times(self) -> dict[Signature | Transfer, float]:
-        """Seconds by signature."""
+        """Seconds of kernels and collectives by signature."""
         return {row.signature: row.seconds for name in _ROWS for row in getattr(self, name)}
 
     def check_suits(self, topology: Topology) -> None:

@@ -35,6 +35,7 @@ const KINDS = {
   compiled: "var(--update)",
   preset: "var(--bubble)",
 };
+const FRONTIER = { frontier: "var(--axis-0)" };
 const TOGETHER = { concurrent: "var(--axis-0)", merged: "var(--axis-2)", alone: "var(--bubble)" };
 const MEMORY = {
   parameters: "var(--axis-0)",
@@ -247,6 +248,35 @@ function plansChart(width, figure) {
           textAnchor: "start",
           dx: 5,
         }),
+      ],
+    }),
+  ];
+}
+
+// The best step at each limit of memory, as a stair: more memory up to the next point buys nothing.
+function frontierChart(width) {
+  const points = d3.sort(data.frontier, (row) => row.bytes);
+  const rows = data.plans.filter((row) => row.kind !== "compiled").concat(points);
+  const bytes = unitFor(BYTE_UNITS, d3.max(rows, (row) => row.bytes));
+  const seconds = unitFor(SECOND_UNITS, d3.max(rows, (row) => row.seconds));
+  const x = (row) => row.bytes / bytes.size;
+  const y = (row) => row.seconds / seconds.size;
+  const kinds = { ...FRONTIER, ...KINDS };
+  const limit = data.memory.limit / bytes.size;
+  return [
+    legend(used(kinds, namesOf(rows, "kind"))),
+    Plot.plot({
+      style: STYLE,
+      width,
+      height: 300,
+      marginLeft: 60,
+      x: { label: `peak memory, ${bytes.unit}`, grid: true, type: "log" },
+      y: { label: `step, ${seconds.unit}`, grid: true, type: "log" },
+      color: ordinal(kinds),
+      marks: [
+        Plot.line(points, { x, y, curve: "step-after", stroke: FRONTIER.frontier }),
+        Plot.ruleX([limit], { stroke: "var(--limit)", strokeWidth: 2 }),
+        Plot.dot(rows, { x, y, fill: "kind", r: 5, ariaLabel: "text" }),
       ],
     }),
   ];

@@ -262,6 +262,7 @@ const CHARTS = {
   memory: memoryChart,
   curve: curveChart,
   plans: plansChart,
+  frontier: frontierChart,
   timeline: timelineChart,
   streams: streamsChart,
   machine: machineChart,

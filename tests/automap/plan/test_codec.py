@@ -101,6 +101,7 @@ def searches(n_axes):
         point=st.none() | points(n_axes),
         imposed=st.lists(text, max_size=2),
         memory_limit_bytes=st.none() | count,
+        frontier=st.lists(row(step_seconds=amount, peak_bytes=count), max_size=3),
     )
 
 
@@ -309,7 +310,7 @@ def test_a_file_from_before_verification_and_points_is_read():
     del older["verified"], older["refined"], older["mesh"]["devices"]
     for name in ("arguments", "weak_inputs", "jax_version"):
         del older["workload"][name]
-    for name in ("point", "imposed", "memory_limit_bytes"):
+    for name in ("point", "imposed", "memory_limit_bytes", "frontier"):
         del older["search"][name]
     plan = Plan.from_json(older)
     assert plan.mesh.devices is None and plan.mesh.order == tuple(range(8))
@@ -360,6 +361,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     data["predicted"] = {**later, **data["predicted"]}
     for field, value in (("point", None), ("imposed", []), ("memory_limit_bytes", None)):
         data["search"].setdefault(field, value)
+    data["search"].setdefault("frontier", [])
     assert plan.to_json() == data
 
 

@@ -18,6 +18,7 @@ import automap
 from automap.api.plan import Plan
 from automap.cli import main
 from automap.plan.levers import KeptRecord, LeversRecord, RematRecord, WithoutLeversRecord
+from automap.quantities import bytes_text
 from automap.report.html import element, escaped, table
 from automap.report.layers import folded_leaves
 from automap.report.page import report
@@ -83,6 +84,21 @@ def test_a_page_needs_nothing_but_itself_and_runs_nothing_but_its_own_scripts(pl
     run = [text for attributes, text in page.scripts if not attributes]
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in run]
     assert digests == allowed
+
+
+def test_the_frontier_is_a_picture_and_a_table_of_the_same(planned):
+    rows = planned.search.frontier
+    assert rows[0].step_seconds <= planned.predicted.step_seconds
+    assert [r.peak_bytes for r in rows] == sorted((r.peak_bytes for r in rows), reverse=True)
+    page = report(planned)
+    drawn = _data(page)["frontier"]
+    assert [(row["seconds"], row["bytes"]) for row in drawn] == [
+        (row.step_seconds, row.peak_bytes) for row in rows
+    ]
+    assert 'data-chart="frontier"' in page
+    assert bytes_text(rows[0].peak_bytes) in page[page.index("The best step at each limit of") :]
+    limited = replace(planned, search=replace(planned.search, memory_limit_bytes=1))
+    assert not any(row["fits"] for row in _data(report(limited))["frontier"])
 
 
 def test_each_section_and_figure_has_a_name_and_can_be_reached(planned):

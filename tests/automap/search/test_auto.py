@@ -111,6 +111,17 @@ def test_a_part_of_a_search_that_runs_out_of_work_is_noted():
     assert context.notes == ["cut"]
 
 
+def test_the_frontier_is_the_best_step_at_each_limit_of_memory():
+    context = search_context(problem_of(*decoder(layers=1)), "v5e:2x4", 1.0)
+    get_strategy("greedy")(context)
+    priced = [c.estimate for c in context.best_candidates(10**6)]
+    frontier = context.frontier()
+    assert len(frontier) > 1 and frontier == sorted(frontier)
+    for limit in {estimate.peak_bytes for estimate in priced}:
+        least = min(e.step_seconds for e in priced if e.peak_bytes <= limit)
+        assert min(seconds for seconds, n_bytes in frontier if n_bytes <= limit) == least
+
+
 def test_a_slow_machine_finds_the_same_plan():
     """Where memory is short, and the exact search is ended: work is counted, so that no clock
     decides.

@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from automap.streams.costs import Machine, Operators, price_products, price_stages
+from automap.streams.costs import (
+    Machine,
+    Operators,
+    measured_table,
+    price_products,
+    price_stages,
+)
 
 
 MACHINE = Machine(sms=10.0, bytes_per_s=1e11, launch_seconds=2e-6)
@@ -24,8 +30,10 @@ def random_block(seed, count, density=0.35, classes=2):
     )
     compute, waves, block, l2 = price_products(products, MACHINE).T
     memory = rng.random(count) * 1e-5
+    alone = np.maximum(np.maximum(compute, l2), np.maximum(memory, MACHINE.launch_seconds))
     return Operators(
-        alone=np.maximum(np.maximum(compute, l2), np.maximum(memory, MACHINE.launch_seconds)),
+        alone=alone,
+        measured=measured_table(alone, {}),
         compute=compute,
         waves=waves,
         block=block,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from automap.streams.costs import price_products, price_stages
+from automap.streams.costs import measured_table, price_products, price_stages
 from tests.automap.streams.blocks import MACHINE, random_block
 
 
@@ -32,7 +32,8 @@ def _equal(count, **fields):
             "merge",
         )
     }
-    return ops._replace(**columns | fields)
+    ops = ops._replace(**columns | fields)
+    return ops._replace(measured=measured_table(ops.alone, {}))
 
 
 def _all(count):
