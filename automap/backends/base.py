@@ -4,7 +4,7 @@ A backend is data: `cost`, `space` and `search` ask the backend of a topology's 
 (`automap.backends.backend_for`) and never the name of a compiler or of a device.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -70,6 +70,8 @@ class Backend:
     layout              whether arrays and the matrix unit's operands are padded to tiles
     arrays              how arrays lie in memory; None where they lie without gaps
     scratch             what operations need besides (`automap.backends.arrays`)
+    relaid_stacks       stacks that are copied to another order of dimensions before a loop reads
+                        them: (op that enters the loop, value)
     views               opcodes whose results are what they read, in another order of dimensions
     in_place            opcodes that write over what they read, beside elementwise ones
     fitted              the data file of its numbers
@@ -102,6 +104,7 @@ class Backend:
     collective_effects: tuple[CollectiveEffect, ...] = ()
     arrays: Arrays | None = None
     scratch: Callable[[Graph], Sequence[Scratch]] = no_scratch
+    relaid_stacks: Callable[[Graph], Iterable[tuple[int, int]]] = lambda graph: ()
     views: frozenset[str] = frozenset()
     in_place: frozenset[str] = frozenset()
 

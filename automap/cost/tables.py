@@ -13,7 +13,7 @@ hundred rows, and a plan is a few numpy calls.
 Of another batch without tracing again                                  -> in: `with_batch`
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 import math
@@ -39,7 +39,7 @@ from automap.cost.stored_shapes import Stored, StoredShapes, stored_shapes
 from automap.cost.traffic import Collectives, collectives
 from automap.program.problem import Problem
 from automap.topology.model import Platform
-from hlo_tools.analyses.kernels import Kernel, kernels
+from hlo_tools.analyses.kernels import Access, Kernel, kernels
 from hlo_tools.analyses.liveness import Buffers, Places, buffers, narrow_values, stored_bytes
 from hlo_tools.graph import Graph
 
@@ -107,8 +107,13 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = stored_bytes(graph, narrow)
-    kernel_list = written_fills(
-        graph, kernels(graph, backend.fuser, n_bytes), problem.phases, backend.loop_zeros
+    kernel_list = _with_copies(
+        graph,
+        written_fills(
+            graph, kernels(graph, backend.fuser, n_bytes), problem.phases, backend.loop_zeros
+        ),
+        backend.relaid_stacks(graph),
+        n_bytes,
     )
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes, backend
@@ -136,6 +141,28 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         buffers=buffer_table(problem, live, shape, copies, n_bytes, scratch),
         program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
     )
+
+
+def _with_copies(
+    graph: Graph,
+    kernels: list[Kernel],
+    relaid: Iterable[tuple[int, int]],
+    n_bytes: Sequence[int],
+) -> list[Kernel]:
+    """The kernels with those that copy stacks to another order, before the loops that read them."""
+    copies = []
+    for loop, value in relaid:
+        op = graph.ops[loop]
+        carried = op.outputs[op.inputs.index(value)]
+        copies.append(
+            Kernel(
+                op=loop,
+                reads=(Access(value, n_bytes[value]),),
+                writes=(Access(carried, n_bytes[carried]),),
+            )
+        )
+    # In program order, as `kernels` are; equal places keep theirs.
+    return sorted([*kernels, *copies], key=lambda kernel: kernel.op) if copies else kernels
 
 
 def with_batch(tables: Tables, n_classes: int, batches: Sequence[int], times: float) -> Tables:

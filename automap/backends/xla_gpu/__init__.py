@@ -10,6 +10,8 @@ Operations that need memory beside their operands and results            -> in: 
                    else a kernel of its own keeps the greatest
     convolution    the library pads both ends alike: an operand that is padded otherwise is copied
                    with its padding
+    loop           a stack that it reads in another order than it was written in is copied
+                                                                     -> in: `.loop_layouts`
 
 Seen in programs of jax 0.10.2 for H100, of steps of the first half of `scripts.memory_steps`. What
 the matrix and convolution libraries ask for besides is chosen on the device and not known here.
@@ -21,6 +23,7 @@ from typing import Final
 from automap.backends.arrays import Scratch, item_bytes
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile
+from automap.backends.xla_gpu.loop_layouts import relaid_scratch, relaid_stacks
 from automap.backends.xla_gpu.nccl import NCCL
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
 from hlo_tools.analyses.kernels import Fuser
@@ -36,12 +39,13 @@ _LEAST_IN_ROW: Final = 1024
 
 def _scratch(graph: Graph) -> list[Scratch]:
     """Of all operations of a program."""
-    return [
+    workspaces = [
         needed
         for index, op in enumerate(graph.ops)
         if op.opcode in _WORKSPACES
         for needed in _WORKSPACES[op.opcode](graph, index, op)
     ]
+    return [*workspaces, *relaid_scratch(graph)]
 
 
 def _sort(graph: Graph, index: int, op: Op) -> list[Scratch]:
@@ -112,5 +116,6 @@ XLA_GPU: Final = Backend(
     tiles=LIBTPU,
     effects=EFFECTS,
     scratch=_scratch,
+    relaid_stacks=relaid_stacks,
     in_place=frozenset({SORT}),
 )
