@@ -1,25 +1,24 @@
-"""FlexFlow's evaluation, simulated: throughput of data parallelism, of experts' plans and of what
-its search finds.
+"""FlexFlow's evaluation, simulated: its figures 7, 8, 10, 12, 13 and 14, and its table 4.
 
-    python -m scripts.reproduce_flexflow -o docs/reports/flexflow.md
+    python -m scripts.reproduce_flexflow --kept flexflow.jsonl -o docs/reports/flexflow.md
 
-Six models on its two clusters (Jia et al. 2019, table 3, section 8): a batch of as many samples for
-each device, and more of them for more devices, so that samples per second would grow with the
-devices.
+Six models on its two clusters (`scripts.flexflow_cases`, Jia et al. 2019, section 8):
 
-    data       data parallelism
-    expert     one weird trick (Krizhevsky 2014) for what has convolutions: the batch in
-               convolutions, features in fully connected layers; for recurrent models (Wu et al.
-               2016) data parallelism over hosts, within a host each layer on a device of its own
-    found      the best of walks from both over SOAP configurations (`automap.search.soap`)
+    throughput  samples per second of data parallelism, the expert's plan, and the found one
+    nmt         NMT on 64 K80: step, bytes moved, seconds computed
+    automated   beside plans of spaces that have less: OptCNN's estimate of the same space, and a
+                device for each layer, ColocRL's
+    pricing     the same walk over single operators, priced by three simulations: table 4
 
-Memory is not regarded, as in the paper. The second table compares delta and full simulation on the
-same walk over single operators.
+A search has as many proposals as a stated number of tasks allows (`proposals`), and no clock, so
+a row that is made again is the same but for its seconds. Rows are kept as they are made; a run that
+is ended goes on with those that are missing. Memory is not regarded, as in the paper.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-import math
+import json
+import os
 from pathlib import Path
 import platform
 import time
@@ -27,248 +26,305 @@ from typing import Any
 
 import click
 
-from automap.program.problem_build import build_problem
-from automap.search.soap import SoapBudget, SoapResult, soap_search
-from automap.simulate.operators.build import operator_graph
-from automap.simulate.operators.configuration import Configuration, Split, data_parallel, spread
-from automap.simulate.operators.graph import Layer, OperatorGraph, graph_layers
-from automap.simulate.operators.network import DeviceNetwork, device_network, first_devices
-from automap.simulate.operators.simulator import Method, Simulator
-from automap.topology import get_topology
-from automap.topology.model import Topology
-from hlo_tools.read.proto import decode_module
-from hlo_tools.rules import FactorKind
-from models import alexnet, inception, nmt, resnet, rnnlm, rnntc
-from models.training import Target
+from automap.atomic_file import write_atomically
+from automap.search.soap import Pricing, SoapBudget, SoapResult, descend, soap_search
+from automap.simulate.operators import Simulator
+from automap.simulate.operators.configuration import data_parallel, single
+from scripts.flexflow_cases import MODELS, Case, case, drawn, expert, found
+from scripts.flexflow_figures import PICTURED, draw_quality, draw_strategy
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.reproduce_flexflow -o docs/reports/flexflow.md"
-DEVICES: Mapping[str, tuple[int, ...]] = {
-    "flexflow-p100": (4, 16),
-    "flexflow-k80": (16, 64),
-}
-# Both clusters have four GPUs in a host.
-PER_HOST = 4
-SECONDS, MOST_PROPOSALS = 16.0, 20_000
-DELTA_PROPOSALS = 20
-HEADER = [
-    "model",
-    "cluster",
-    "devices",
-    "operators",
-    "data, samples/s",
-    "expert",
-    "found",
-    "found / data",
-    "found / best of both",
-    "proposals",
-    "accepted",
-    "seconds",
-]
-DELTA_HEADER = ["model", "devices", "proposals", "full, s", "delta, s", "full / delta"]
+# Tasks simulated in a row at most, were each proposal simulated whole: 60 s of one core or less.
+TASKS = 30_000_000
+LEAST_PROPOSALS, MOST_PROPOSALS = 200, 20_000
+PRICED_TASKS, LEAST_PRICED, MOST_PRICED = 1_500_000, 10, 200
+AUTOMATED_DEVICES = {"optcnn": ("flexflow-p100", 16), "devices": ("flexflow-k80", 4)}
+Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model of the paper with its batch for each device."""
-
-    make: Callable[[int], Target]
-    per_device: int
+def proposals(it: Case, tasks: int, least: int, most: int) -> int:
+    """As many as simulate so many tasks of data parallelism."""
+    n_tasks = it.simulator(data_parallel(it.graph, it.n_devices)).n_tasks
+    return max(least, min(most, tasks // n_tasks))
 
 
-MODELS: Mapping[str, Model] = {
-    "alexnet": Model(alexnet.alexnet, 256),
-    "inception-v3": Model(inception.inception_v3, 64),
-    "resnet-101": Model(resnet.resnet_101, 64),
-    "rnntc": Model(rnntc.rnntc, 64),
-    "rnnlm": Model(rnnlm.rnnlm, 64),
-    "nmt": Model(nmt.nmt, 64),
-}
+def plan_row(simulator: Simulator) -> Row:
+    """What figures 7 and 8 say of a plan."""
+    return {
+        "step": simulator.makespan_seconds,
+        "bytes": simulator.moved_bytes(),
+        "busy": simulator.busy_seconds(),
+    }
+
+
+def throughput(it: Case, tasks: int) -> Row:
+    """The three plans of figure 7."""
+    starts = {"data": data_parallel(it.graph, it.n_devices), "expert": expert(it)}
+    plans = {name: plan_row(it.simulator(start)) for name, start in starts.items()}
+    count = proposals(it, tasks, LEAST_PROPOSALS, MOST_PROPOSALS)
+    # So that compiling is in no row's seconds.
+    found(it, list(starts.values()), 8)
+    begin = time.process_time()
+    result = found(it, list(starts.values()), count)
+    seconds = time.process_time() - begin
+    plans["found"] = plan_row(it.simulator(result.configurations))
+    return {
+        "batch": it.batch,
+        "operators": len(it.graph.operators),
+        "plans": plans,
+        "proposals": result.proposals,
+        "is_optimum": result.is_optimum,
+        "search_seconds": seconds,
+        "better": result.better,
+        "layers": drawn(it, result.configurations),
+    }
+
+
+def optcnn(it: Case, tasks: int) -> Row:
+    """The plan that is best where no two tasks run at once, as OptCNN takes it."""
+    count = proposals(it, tasks, LEAST_PROPOSALS, MOST_PROPOSALS)
+    simulator = it.simulator(data_parallel(it.graph, it.n_devices))
+    result = descend(simulator, it.layers, count, pricing=Pricing.SERIAL)
+    return {**plan_row(simulator), "serial": result.step_seconds, "proposals": result.proposals}
+
+
+def devices(it: Case, tasks: int) -> Row:
+    """The best plan found with each layer on one device: ColocRL's space."""
+    count = proposals(it, tasks, LEAST_PROPOSALS, MOST_PROPOSALS)
+    simulator = it.simulator([single(o, 0) for o in it.graph.operators])
+    one = simulator.makespan_seconds
+    result = descend(simulator, it.layers, count, most_parts=1)
+    return {**plan_row(simulator), "one": one, "proposals": result.proposals}
+
+
+def pricing(it: Case, tasks: int) -> Row:
+    """Processor seconds of the same walk over single operators by each simulation."""
+    count = proposals(it, tasks, LEAST_PRICED, MOST_PRICED)
+    budget = SoapBudget(least_proposals=count, most_proposals=count)
+    seconds: dict[str, float] = {}
+    walks = list[SoapResult]()
+    better: dict[str, Sequence[tuple[float, float]]] = {}
+    for way in (Pricing.WITHIN, Pricing.REBUILT, Pricing.DELTA):
+        # So that compiling is in no row's seconds.
+        few = SoapBudget(least_proposals=2, most_proposals=2)
+        soap_search(it.simulator(data_parallel(it.graph, it.n_devices)), (), few, pricing=way)
+        simulator = it.simulator(data_parallel(it.graph, it.n_devices))
+        begin = time.process_time()
+        walks.append(soap_search(simulator, (), budget, pricing=way))
+        seconds[way.name.lower()] = time.process_time() - begin
+        better[way.name.lower()] = walks[-1].better
+    # All are exact, so equal seeds walk alike.
+    if any(walk != walks[0] for walk in walks):
+        raise click.ClickException("the simulations made different walks")
+    return {"proposals": count, "seconds": seconds, "better": better}
 
 
 @dataclass(frozen=True)
-class Case:
-    """A model on the first devices of a cluster."""
+class Part:
+    """Rows of one kind: how one is made, and of which models, clusters and devices."""
 
-    graph: OperatorGraph
-    network: DeviceNetwork
-    batch_class: int
-    batch: int
-
-    @property
-    def n_devices(self) -> int:
-        """Devices used."""
-        return self.network.n_devices
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Layers with something to split."""
-        return tuple(layer for layer in graph_layers(self.graph) if layer.classes)
+    make: Callable[[Case, int], Row]
+    tasks: int
+    models: Sequence[str]
+    machines: Sequence[tuple[str, int]]
 
 
-def case(model: Model, topology: Topology, n_devices: int) -> Case:
-    """Trace the model for so many devices."""
-    batch = model.per_device * n_devices
-    step, args = model.make(batch)
-    lowered: Any = step
-    proto = lowered.lower(*args).compiler_ir("hlo").as_serialized_hlo_module_proto()
-    problem = build_problem(decode_module(proto))
-    if problem.batch_class is None:
-        raise click.ClickException("the model has no batch")
-    network = first_devices(device_network(topology), n_devices)
-    return Case(operator_graph(problem, topology), network, problem.batch_class, batch)
+EVERY = tuple(MODELS)
+PARTS: Mapping[str, Part] = {
+    "throughput": Part(
+        throughput,
+        TASKS,
+        EVERY,
+        [(f"flexflow-{gpu}", n) for n in (4, 16, 64) for gpu in ("p100", "k80") if n <= 16]
+        + [("flexflow-k80", 64)],
+    ),
+    "optcnn": Part(optcnn, TASKS, EVERY, [AUTOMATED_DEVICES["optcnn"]]),
+    "devices": Part(devices, TASKS, ("inception-v3", "nmt"), [AUTOMATED_DEVICES["devices"]]),
+    "pricing": Part(
+        pricing,
+        PRICED_TASKS,
+        EVERY,
+        [("flexflow-p100", 4), ("flexflow-p100", 16), ("flexflow-k80", 64)],
+    ),
+}
 
 
-def expert(it: Case) -> list[Configuration]:
-    """The plan that people write for a model of this kind."""
-    is_convolution = [_has_convolutions(it.graph, layer) for layer in it.layers]
-    if not any(is_convolution):
-        splits = _layer_per_device(it)
-    else:
-        splits = [None if c else _features(it, x) for c, x in zip(is_convolution, it.layers)]
-    configurations = data_parallel(it.graph, it.n_devices)
-    for layer, split in zip(it.layers, splits, strict=True):
-        if split is not None:
-            for number in layer.operators:
-                configurations[number] = spread(it.graph.operators[number], split)
-    return configurations
+class Kept:
+    """Rows in a file, a line each, by what they are of."""
+
+    def __init__(self, path: Path):
+        """Read what is there."""
+        self.path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.rows: dict[tuple[Any, ...], Row] = {
+            tuple(row["of"]): row for row in map(json.loads, lines)
+        }
+
+    def add(self, of: tuple[Any, ...], row: Row) -> None:
+        """Keep one more row."""
+        self.rows[of] = {"of": of, **row}
+        write_atomically(self.path, "".join(f"{json.dumps(r)}\n" for r in self.rows.values()))
 
 
-def _has_convolutions(graph: OperatorGraph, layer: Layer) -> bool:
-    return any("conv_general_dilated" in graph.operators[n].name for n in layer.operators)
+def wanted(models: Sequence[str], most_devices: int) -> Iterator[tuple[str, str, str, int]]:
+    """(part, model, cluster, devices) of all rows, those of few devices first."""
+    rows = [
+        (name, model, cluster, n)
+        for name, part in PARTS.items()
+        for model in part.models
+        for cluster, n in part.machines
+        if model in models and n <= most_devices
+    ]
+    # Rows of one model and batch follow each other, so that it is traced once.
+    yield from sorted(rows, key=lambda row: (row[3], EVERY.index(row[1]), row[2]))
 
 
-def _features(it: Case, layer: Layer) -> Split | None:
-    """The result's features over as many devices as divide them, the batch over the rest; None
-    without a product.
-    """
-    for number in layer.operators:
-        operator = it.graph.operators[number]
-        features = [
-            f
-            for f in operator.factors
-            if f.kind is FactorKind.PASSTHROUGH and f.group_class != it.batch_class
+def ratio(numerator: float, denominator: float) -> str:
+    """How many times."""
+    return f"{numerator / denominator:.2f}"
+
+
+def throughput_table(kept: Kept) -> str:
+    """Figure 7."""
+    rows = []
+    for of, row in sorted(kept.rows.items()):
+        if of[0] != "throughput":
+            continue
+        steps = [row["plans"][name]["step"] for name in ("data", "expert", "found")]
+        rows.append(
+            [
+                *map(str, of[1:]),
+                f"{row['operators']:,}",
+                *(f"{row['batch'] / step:,.0f}" for step in steps),
+                ratio(min(steps[:2]), steps[2]),
+                f"{row['proposals']:,}",
+                "yes" if row["is_optimum"] else "not shown",
+                f"{row['search_seconds']:.0f}",
+            ]
+        )
+    header = ["model", "cluster", "devices", "kernels", "data, samples/s", "expert", "found"]
+    header += ["found / best of both", "proposals", "local optimum", "search, processor s"]
+    return markdown(header, rows)
+
+
+def nmt_table(kept: Kept) -> str:
+    """Figure 8."""
+    row = kept.rows.get(("throughput", "nmt", "flexflow-k80", 64))
+    if row is None:
+        return "Not made.\n"
+    plans = row["plans"]
+    rows = [
+        [
+            name,
+            f"{plan['step'] * 1e3:,.0f}",
+            f"{plan['bytes'] / 1e9:,.1f}",
+            f"{plan['busy']:,.2f}",
+            *(ratio(plan[key], plans["found"][key]) for key in ("step", "bytes", "busy")),
         ]
-        # The first product of a layer says what its features are.
-        if operator.compute_seconds and operator.phase == "forward" and features:
-            degree = math.gcd(features[-1].size, it.n_devices)
-            batch_split = ((it.batch_class, it.n_devices // degree),)
-            degrees = ((features[-1].group_class, degree), *batch_split)
-            return Split(degrees, tuple(range(it.n_devices)))
-    return None
-
-
-def _layer_per_device(it: Case) -> list[Split]:
-    """The batch over hosts, all of a layer on one device of each: those with products in turn, the
-    others on the next.
-    """
-    hosts, place, splits = it.n_devices // PER_HOST, 0, list[Split]()
-    for layer in it.layers:
-        devices = tuple(host * PER_HOST + place % PER_HOST for host in range(hosts))
-        splits.append(Split(((it.batch_class, hosts),), devices))
-        place += any(it.graph.operators[number].compute_seconds > 0 for number in layer.operators)
-    return splits
-
-
-def search_from(it: Case, starts: Sequence[Sequence[Configuration]], seconds: float) -> SoapResult:
-    """The best of walks from each start, which share the seconds."""
-    budget = SoapBudget(
-        # A slow machine makes a tenth of the walk at least, whatever the seconds.
-        least_proposals=MOST_PROPOSALS // 10,
-        most_proposals=MOST_PROPOSALS,
-        seconds=seconds / len(starts),
-    )
-    results = [
-        soap_search(Simulator(it.graph, it.network, start), it.layers, budget, seed=seed)
-        for seed, start in enumerate(starts)
+        for name, plan in plans.items()
     ]
-    best = min(results, key=lambda r: r.step_seconds)
-    return SoapResult(
-        configurations=best.configurations,
-        step_seconds=best.step_seconds,
-        proposals=sum(r.proposals for r in results),
-        accepted=sum(r.accepted for r in results),
-    )
+    header = ["plan", "step, ms", "moved, GB", "computed, s", "step / found's"]
+    return markdown([*header, "moved / found's", "computed / found's"], rows)
 
 
-def throughput_row(name: str, cluster: str, it: Case, seconds: float) -> list[str]:
-    """One row of the first table."""
-    starts = [data_parallel(it.graph, it.n_devices), expert(it)]
-    data_seconds, expert_seconds = (
-        Simulator(it.graph, it.network, s).makespan_seconds for s in starts
-    )
-    begin = time.monotonic()
-    best = search_from(it, starts, seconds)
-    took = time.monotonic() - begin
-    rates = [f"{it.batch / s:,.0f}" for s in (data_seconds, expert_seconds, best.step_seconds)]
-    return [
-        name,
-        cluster,
-        f"{it.n_devices}",
-        f"{len(it.graph.operators):,}",
-        *rates,
-        f"{data_seconds / best.step_seconds:.2f}",
-        f"{min(data_seconds, expert_seconds) / best.step_seconds:.2f}",
-        f"{best.proposals:,}",
-        f"{best.accepted:,}",
-        f"{took:.0f}",
-    ]
+def automated_table(kept: Kept) -> str:
+    """Figure 10."""
+    rows = []
+    papers = {"devices": "3.4 to 3.8", "optcnn": "1.2 to 1.6; AlexNet and ResNet 1"}
+    for of, row in sorted(kept.rows.items()):
+        ours = kept.rows.get(("throughput", *of[1:]))
+        if of[0] in papers and ours is not None:
+            steps = row["step"], ours["plans"]["found"]["step"]
+            cells = [f"{step * 1e3:,.1f}" for step in steps]
+            rows.append([*map(str, of), *cells, ratio(*steps), papers[of[0]]])
+    header = ["space", "model", "cluster", "devices", "its best step, ms", "found, ms"]
+    return markdown([*header, "its / found", "the paper"], rows)
 
 
-def delta_row(name: str, it: Case) -> list[str]:
-    """One row of the second table: the same walk with either simulation."""
-    results, took = [], []
-    for method in (Method.FULL, Method.DELTA):
-        simulator = Simulator(it.graph, it.network, data_parallel(it.graph, it.n_devices))
-        budget = SoapBudget(least_proposals=DELTA_PROPOSALS, most_proposals=DELTA_PROPOSALS)
-        begin = time.process_time()
-        results.append(soap_search(simulator, (), budget, method=method))
-        took.append(time.process_time() - begin)
-    # Delta simulation is exact, so equal seeds walk alike.
-    if results[0] != results[1]:
-        raise click.ClickException(f"{name}: delta and full simulation made different walks")
-    return [
-        name,
-        f"{it.n_devices}",
-        f"{DELTA_PROPOSALS}",
-        f"{took[0]:.2f}",
-        f"{took[1]:.2f}",
-        f"{took[0] / took[1]:.2f}",
-    ]
+# Table 4: seconds of a search by full simulation, and how many times delta simulation is faster.
+PAPER: Mapping[int, Sequence[tuple[float, float]]] = {
+    4: ((0.11, 2.9), (14, 3.4), (1.4, 3.2), (16, 2.2), (21, 2.3), (40, 2.5)),
+    16: ((1.4, 2.9), (388, 5.0), (22, 3.1), (404, 2.4), (327, 2.7), (998, 3.0)),
+    64: ((18, 3.0), (8817, 6.9), (515, 3.3), (4404, 3.0), (3406, 3.6), (8982, 4.1)),
+}
 
 
-def cases(models: Sequence[str], most_devices: int) -> Iterator[tuple[str, str, Case]]:
-    """(model, cluster, case) in the order of the table."""
-    for name in models:
-        for cluster, counts in DEVICES.items():
-            for n_devices in counts:
-                if n_devices <= most_devices:
-                    yield name, cluster, case(MODELS[name], get_topology(cluster), n_devices)
+def pricing_table(kept: Kept) -> str:
+    """Table 4."""
+    rows = []
+    for of, row in sorted(kept.rows.items()):
+        if of[0] == "pricing":
+            seconds, count = row["seconds"], row["proposals"]
+            paper = PAPER[of[3]][EVERY.index(of[1])]
+            rows.append(
+                [
+                    *map(str, of[1:]),
+                    f"{count}",
+                    *(f"{seconds[k] / count * 1e3:,.1f}" for k in ("rebuilt", "delta", "within")),
+                    ratio(seconds["rebuilt"], seconds["delta"]),
+                    ratio(seconds["rebuilt"], seconds["within"]),
+                    f"{paper[1]}",
+                    f"{paper[0]:g} / {paper[0] / paper[1]:.2g}",
+                ]
+            )
+    header = ["model", "cluster", "devices", "proposals", "full, ms", "Algorithm 2", "within"]
+    header += ["full / Algorithm 2", "full / within", "the paper's full / delta"]
+    return markdown([*header, "its search by full / delta, s"], rows)
+
+
+TABLES: Mapping[str, Callable[[Kept], str]] = {
+    "throughput": throughput_table,
+    "nmt": nmt_table,
+    "automated": automated_table,
+    "pricing": pricing_table,
+}
+
+
+def write(kept: Kept, output: Path, command: str) -> None:
+    """Put tables and pictures into the docs."""
+    above = made_by(command, f"{platform.machine()} with {os.cpu_count()} processors; simulated")
+    for name, table in TABLES.items():
+        replace_table(output, above + table(kept), name)
+    pictures = output.parent
+    for model in PICTURED:
+        row = kept.rows.get(("throughput", model, "flexflow-p100", 4))
+        if row is not None:
+            draw_strategy(row["layers"], pictures / f"flexflow_{model}.svg")
+    row = kept.rows.get(("pricing", "nmt", "flexflow-p100", 16))
+    if row is not None:
+        draw_quality(row["better"], row["seconds"], pictures / "flexflow_quality.svg")
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
-@click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)))
-@click.option("--most-devices", default=64, show_default=True)
-@click.option("--seconds", default=SECONDS, show_default=True, help="of search for each row")
+@click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)))
+@click.option("--model", "models", multiple=True, type=click.Choice(EVERY))
+@click.option("--most-devices", default=64, show_default=True, type=click.IntRange(4))
+@click.option("--share", default=1.0, show_default=True, help="Of the tasks of each search.")
+@click.option("--kept", "path", required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def main(models: tuple[str, ...], most_devices: int, seconds: float, output: Path | None) -> None:
-    """Print the tables, or put them in OUTPUT."""
-    rows, delta_rows = [], []
-    for name, cluster, it in cases(models or list(MODELS), most_devices):
-        rows.append(throughput_row(name, cluster, it, seconds))
-        click.echo(" | ".join(rows[-1]), err=True)
-        if cluster == "flexflow-p100":
-            delta_rows.append(delta_row(name, it))
-            click.echo(" | ".join(delta_rows[-1]), err=True)
-    where = f"{seconds:g} s of search for each row, {platform.machine()}, one core"
-    throughput = made_by(COMMAND, where) + markdown(HEADER, rows)
-    delta = made_by(COMMAND, f"{platform.machine()}, one core") + markdown(DELTA_HEADER, delta_rows)
-    if output is None:
-        click.echo(f"{throughput}\n{delta}")
-    else:
-        replace_table(output, throughput, "throughput")
-        replace_table(output, delta, "delta")
+def main(
+    parts: tuple[str, ...],
+    models: tuple[str, ...],
+    most_devices: int,
+    share: float,
+    path: Path,
+    output: Path | None,
+) -> None:
+    """Make the rows that are missing, and put tables and pictures of all into OUTPUT."""
+    kept = Kept(path)
+    traced: tuple[tuple[str, str, int], Case] | None = None
+    for part, model, cluster, n_devices in wanted(models or EVERY, most_devices):
+        key = (model, cluster, n_devices)
+        if (part, *key) in kept.rows or (parts and part not in parts):
+            continue
+        if traced is None or traced[0] != key:
+            traced = key, case(*key)
+        row = PARTS[part].make(traced[1], round(share * PARTS[part].tasks))
+        kept.add((part, *key), row)
+        click.echo(f"{part} {key}", err=True)
+    if output is not None:
+        write(kept, output, f"python -m scripts.reproduce_flexflow --share {share:g} -o {output}")
 
 
 if __name__ == "__main__":

@@ -68,8 +68,9 @@ class Placement(NamedTuple):
 
     `n_adding[o]` parts add up to one result. `n_waiting[slot]` predecessors each part waits for.
     `first_slot`, `per_part` [E]: where an edge's transfers are, and how many slots each target part
-    has. `is_local` [E]: every part k reads part k alone, on its own device, as nearly everywhere in
-    a data-parallel step.
+    has; `room` [E]: how many slots from `first_slot` on are the edge's. `is_local` [E]: every part
+    k reads part k alone, on its own device, as nearly everywhere in a data-parallel step; such an
+    edge has no slots.
     """
 
     degree: Array
@@ -82,6 +83,7 @@ class Placement(NamedTuple):
     n_waiting: Array
     first_slot: Array
     per_part: Array
+    room: Array
     is_local: Array
 
 
@@ -178,6 +180,7 @@ def empty_placement(wiring: Wiring, n_devices: int) -> Placement:
         n_waiting=np.zeros(2 * n_operators * n_devices, np.int32),
         first_slot=np.zeros(n_edges, np.int64),
         per_part=np.zeros(n_edges, np.int64),
+        room=np.zeros(n_edges, np.int64),
         is_local=np.zeros(n_edges, np.bool_),
     )
 

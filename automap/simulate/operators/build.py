@@ -144,16 +144,17 @@ def _numbers(problem: Problem, op: int) -> dict[int, int]:
     rule, groups = problem.linkage.rules[op], problem.linkage.factor_groups[op]
     is_joint = problem.graph.ops[op].is_joint_reduction
     in_result = {d[0] for dims in rule.results for d in dims if d}
-    # A halo needs elements of neighbours; partial results of a joint reduction cannot be added up.
+    # A window that reads its neighbours' elements makes its factor none of these kinds. Partial
+    # sums of a window, or of a joint reduction, cannot be added up.
     splittable = [
         f
         for f, factor in enumerate(rule.factors)
         if groups[f] >= 0
-        and factor.halo is None
         and (
             factor.kind is FactorKind.PASSTHROUGH
             and f in in_result
             or factor.kind is FactorKind.REDUCTION
+            and factor.halo is None
             and not is_joint
         )
     ]

@@ -10,8 +10,9 @@ and `devices[k]` is where it runs. Operators of a layer may be split together, a
 factors that are linked: `Split`, and `spread` for what it is for each of them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 import math
 
 import numpy as np
@@ -109,24 +110,62 @@ def spread(operator: Operator, split: Split) -> Configuration:
     return Configuration(tuple(degrees), tuple(parts.transpose(order).ravel().tolist()))
 
 
+def splits(classes: Mapping[int, int], n_devices: int) -> Iterator[Split]:
+    """The splits that a descent looks at: of one class or two, in either order, into any number of
+    parts that divides the devices, on each of `regular_devices`.
+    """
+    for n_parts in _divisors(n_devices):
+        for degrees in _degrees(classes, n_parts):
+            for devices in regular_devices(n_parts, n_devices):
+                yield Split(degrees, devices)
+
+
+def _degrees(classes: Mapping[int, int], n_parts: int) -> Iterator[tuple[tuple[int, int], ...]]:
+    if n_parts == 1:
+        yield ()
+    for c, size in classes.items():
+        if n_parts > 1 and size % n_parts == 0:
+            yield ((c, n_parts),)
+    for c, other in permutations(classes, 2):
+        for degree in _divisors(n_parts)[1:-1]:
+            if classes[c] % degree == 0 and classes[other] % (n_parts // degree) == 0:
+                yield ((c, degree), (other, n_parts // degree))
+
+
+def regular_devices(count: int, n_devices: int) -> Iterator[tuple[int, ...]]:
+    """The groups along an axis of a mesh: equally far apart, without overlap."""
+    # One device is near to none.
+    for apart in _divisors(n_devices // count) if count > 1 else [1]:
+        for block in range(0, n_devices - apart * count + 1, apart * count):
+            for first in range(block, block + apart):
+                yield tuple(range(first, first + apart * count, apart))
+
+
 def random_split(classes: Mapping[int, int], n_devices: int, rng: np.random.Generator) -> Split:
     """Any number of parts, divided over classes (with their sizes) anyhow, on devices as
     `random_devices` has them.
     """
-    degrees: dict[int, int] = {}
-    n_parts = int(rng.choice(_powers_of_two(n_devices)))
-    # Doubling a random class until there are enough parts, or none can be halved any more: every
-    # way to divide a power of two is reached.
-    while math.prod(degrees.values()) < n_parts:
-        able = [c for c, size in classes.items() if size % (2 * degrees.get(c, 1)) == 0]
-        if not able:
-            break
-        chosen = int(rng.choice(able))
-        degrees[chosen] = 2 * degrees.get(chosen, 1)
+    degrees = _random_degrees(classes, n_devices, rng)
     # Which class varies fastest decides which parts are neighbours.
     order = rng.permutation(list(degrees)).tolist()
     n_parts = math.prod(degrees.values())
     return Split(tuple((c, degrees[c]) for c in order), random_devices(n_parts, n_devices, rng))
+
+
+def _random_degrees(
+    sizes: Mapping[int, int], n_devices: int, rng: np.random.Generator
+) -> dict[int, int]:
+    """Degrees over 1: each prime of a number of parts goes to a random size that it divides."""
+    degrees: dict[int, int] = {}
+    # As often a number that divides the devices: all of them, or a half, work without rest.
+    is_even = rng.random() < 0.5
+    n_parts = int(rng.choice(_divisors(n_devices)) if is_even else rng.integers(1, n_devices + 1))
+    for prime in _primes(n_parts):
+        able = [c for c, size in sizes.items() if size % (prime * degrees.get(c, 1)) == 0]
+        if able:
+            chosen = int(rng.choice(able))
+            degrees[chosen] = prime * degrees.get(chosen, 1)
+    return degrees
 
 
 def random_devices(count: int, n_devices: int, rng: np.random.Generator) -> tuple[int, ...]:
@@ -136,7 +175,7 @@ def random_devices(count: int, n_devices: int, rng: np.random.Generator) -> tupl
     if rng.random() < 0.5:
         return tuple(rng.choice(n_devices, count, replace=False).tolist())
     # Equally far apart, as the axis of a mesh: random devices would hit that hardly ever.
-    apart = int(rng.choice(_powers_of_two(n_devices // count)))
+    apart = int(rng.choice(_divisors(n_devices // count)))
     first = int(rng.integers(n_devices - apart * (count - 1)))
     return tuple(range(first, first + apart * count, apart))
 
@@ -147,20 +186,19 @@ def random_configuration(
     """As FlexFlow's search proposes: any number of parts, divided over the factors anyhow,
     anywhere.
     """
-    degrees = [1] * len(operator.factors)
-    n_parts = int(rng.choice(_powers_of_two(n_devices)))
-    while math.prod(degrees) < n_parts:
-        able = [
-            f
-            for f, factor in enumerate(operator.factors[:-1])
-            if factor.size % (2 * degrees[f]) == 0
-        ]
-        if not able:
-            break
-        degrees[int(rng.choice(able))] *= 2
+    sizes = {f: factor.size for f, factor in enumerate(operator.factors[:-1])}
+    chosen = _random_degrees(sizes, n_devices, rng)
+    degrees = tuple(chosen.get(f, 1) for f in range(len(operator.factors)))
     devices = rng.choice(n_devices, math.prod(degrees), replace=False)
-    return Configuration(tuple(degrees), tuple(devices.tolist()))
+    return Configuration(degrees, tuple(devices.tolist()))
 
 
-def _powers_of_two(most: int) -> Sequence[int]:
-    return [1 << exponent for exponent in range(most.bit_length()) if 1 << exponent <= most]
+def _divisors(number: int) -> Sequence[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _primes(number: int) -> Iterator[int]:
+    for factor in range(2, number + 1):
+        while number % factor == 0:
+            yield factor
+            number //= factor

@@ -3,8 +3,9 @@ removes.
 
     part k of o              seconds / speed of its device
     all-reduce of n parts    a ring (Patarasuk and Yuan 2009): 2 (n - 1) steps, each as long as its
-                             slowest link takes for 1 / n of a part's bytes; the task of part k is
-                             on the link into its device
+                             slowest link takes for 1 / n of a part's bytes; or, where that is
+                             shorter, up and down a tree: 2 log n steps of all bytes (n rounded up
+                             to a power of 2). The task of part k is on the link into its device
     transfer of an edge      latency + share * bytes / bandwidth, on the link between two devices
 
 `place_operator`, `place_edge` write tasks, `clear_edge` removes an edge's; none of them touches the
@@ -70,18 +71,22 @@ def _place_sum(
     n_operators, n_devices = p.device.shape
     n = p.n_adding[o]
     start = ring_start(w, p, o, k)
-    step_seconds = 0.0
+    ring_step_seconds = tree_step_seconds = 0.0
     source = NONE
     for number in range(n):
         part = ring_part(w, p, o, start, number)
         a, b = p.device[o, part], p.device[o, ring_part(w, p, o, start, (number + 1) % n)]
-        seconds = links.latency_seconds[a, b] + part_bytes / n / links.bytes_per_s[a, b]
-        step_seconds = max(step_seconds, seconds)
+        latency, seconds = links.latency_seconds[a, b], part_bytes / links.bytes_per_s[a, b]
+        ring_step_seconds = max(ring_step_seconds, latency + seconds / n)
+        tree_step_seconds = max(tree_step_seconds, latency + seconds)
         # The link into part k's own device is what its task takes up.
         if b == p.device[o, k]:
             source = a
     slot = (n_operators + o) * n_devices + k
-    r.seconds[slot] = 2 * (n - 1) * step_seconds
+    levels = 0
+    while 1 << levels < n:
+        levels += 1
+    r.seconds[slot] = 2 * min((n - 1) * ring_step_seconds, levels * tree_step_seconds)
     r.resource[slot] = n_devices + source * n_devices + p.device[o, k]
     r.ident[slot] = w.part_id[o] + n_devices + k
     p.n_waiting[slot] = n  # for the partial sums of all parts of the ring
@@ -89,24 +94,35 @@ def _place_sum(
 
 @inner
 def place_edge(
-    w: Wiring, p: Placement, r: TaskSlots, links: Links, e: int, first_slot: int, some: Array
+    w: Wiring, p: Placement, r: TaskSlots, links: Links, e: int, free_slot: int, some: Array
 ) -> int:
-    """Give an edge its tasks from `first_slot` on; returns the slot after its own.
+    """Give an edge its tasks, in the slots that it has if they are enough, else from `free_slot`
+    on; returns the next free slot.
 
     If that is beyond the last slot, none has been written.
     """
     u, v = w.source[e], w.target[e]
     n_devices = p.device.shape[1]
-    per_part = slots_per_part(w, p, e)
-    if first_slot + p.n_parts[v] * per_part > len(r.resource):
-        return first_slot + p.n_parts[v] * per_part
-    p.first_slot[e], p.per_part[e] = first_slot, per_part
-    p.is_local[e] = False
     # Asked for by `source_parts` itself, so it must be false until every part has been seen.
+    p.is_local[e] = False
+    if _is_aligned(w, p, e):
+        p.is_local[e], p.per_part[e] = True, 0
+        if w.is_awaited[e]:
+            for b in range(p.n_parts[v]):
+                p.n_waiting[v * n_devices + b] += 1
+        return free_slot
+    per_part = slots_per_part(w, p, e)
+    wanted = p.n_parts[v] * per_part
+    if wanted > p.room[e]:
+        if free_slot + wanted > len(r.resource):
+            return free_slot + wanted
+        p.first_slot[e], p.room[e] = free_slot, wanted
+        free_slot += wanted
+    p.per_part[e] = per_part
     is_local = p.n_parts[u] == p.n_parts[v]
     for b in range(p.n_parts[v]):
-        base = first_slot + b * p.per_part[e]
-        r.resource[base : base + p.per_part[e]] = NONE
+        base = p.first_slot[e] + b * per_part
+        r.resource[base : base + per_part] = NONE
         n = source_parts(w, p, e, b, some)
         if w.is_awaited[e]:
             p.n_waiting[v * n_devices + b] += n
@@ -125,7 +141,26 @@ def place_edge(
                 r.ident[slot] = w.edge_id[e] + a * n_devices + b
                 r.edge[slot] = e
     p.is_local[e] = is_local
-    return first_slot + p.n_parts[v] * per_part
+    return free_slot
+
+
+@inner
+def _is_aligned(w: Wiring, p: Placement, e: int) -> bool:
+    """Whether both ends are split alike along the edge's dimensions, part by part on equal devices:
+    then the edge is local, which this sees without a look at each part.
+    """
+    u, v = w.source[e], w.target[e]
+    if p.n_parts[u] != p.n_parts[v]:
+        return False
+    for d in range(w.n_dims[e]):
+        f, g = w.dim_factors[e, d, 0], w.dim_factors[e, d, 1]
+        degree = p.degree[u, f]
+        if degree != p.degree[v, g] or (degree > 1 and p.stride[u, f] != p.stride[v, g]):
+            return False
+    for k in range(p.n_parts[u]):
+        if p.device[u, k] != p.device[v, k]:
+            return False
+    return True
 
 
 @inner

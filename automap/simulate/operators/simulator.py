@@ -5,13 +5,15 @@ to it.
     sim.move(7, Configuration(degrees=(4, 1), devices=(0, 1, 2, 3)), Method.FULL)
     sim.makespan_seconds
 
-FULL is the fastest in nearly all that was measured (docs/reports/simulator.md). The timeline is the
-same, to the last bit, however it came about: `automap.simulate.operators.full` or `.delta`.
+The timeline is the same, to the last bit, however it came about: `automap.simulate.operators.full`
+or `.delta`. A search that has a limit, beyond which it does not want to know the makespan, is
+served best by `simulate_within`: docs/reports/simulator.md.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +32,7 @@ from automap.simulate.operators.arrays import (
 )
 from automap.simulate.operators.configuration import Configuration, check
 from automap.simulate.operators.delta import replace_configuration, simulate_changed
-from automap.simulate.operators.full import place_all, simulate_all
+from automap.simulate.operators.full import place_all, replace_all, simulate_all
 from automap.simulate.operators.graph import OperatorGraph
 from automap.simulate.operators.network import DeviceNetwork
 
@@ -71,7 +73,7 @@ _GROWTH, _ROOMY = 2, 1.5
 _MOST_SLOTS = 2**31 - 1
 # With more changes than this share of the operators, the task graph is written anew rather than
 # change by change.
-_REBUILT_SHARE = 0.02
+_REBUILT_SHARE = 0.5
 
 
 class _Arrays(NamedTuple):
@@ -124,6 +126,7 @@ class Simulator:
         self._free_slot = 0
         # Operators whose configuration has changed since the task graph was written.
         self._changed = set[int]()
+        self._n_factors = np.array([len(o.factors) for o in graph.operators], np.int64)
         self._arrays = _arrays(graph, self._wiring.adds.shape[1] - 1, network.n_devices)
         for operator in range(len(graph.operators)):
             self._record(operator)
@@ -195,11 +198,71 @@ class Simulator:
 
     def simulate(self) -> int:
         """Simulate the configurations as they are from the beginning; the number of tasks."""
+        self._write_changes()
+        return simulate_all(self._wiring, self._placement, self._tasks, math.inf)
+
+    def simulate_within(self, limit_seconds: float) -> float | None:
+        """Simulate as `simulate` does, and return the makespan; None if it is over the limit, and
+        then the timeline is void.
+        """
+        self._write_changes()
+        done = simulate_all(self._wiring, self._placement, self._tasks, limit_seconds)
+        return None if done == NONE else self.makespan_seconds
+
+    def serial_seconds(self) -> float:
+        """The sum over operators, all-reduces and tensors of the longest of their tasks, as if none
+        ran beside another: OptCNN's estimate (Jia et al. 2018). The timeline may be void.
+        """
+        self._write_changes()
+        tasks, count = self._tasks, 2 * len(self.configurations)
+        seconds = np.where(tasks.resource == NONE, 0.0, tasks.seconds)
+        parts = seconds[: count * self.network.n_devices].reshape(count, -1)
+        moved = np.flatnonzero(tasks.resource[parts.size :] != NONE) + parts.size
+        longest = np.zeros(len(self.graph.edges))
+        np.maximum.at(longest, tasks.edge[moved], seconds[moved])
+        return float(parts.max(axis=1).sum() + longest.sum())
+
+    def moved_bytes(self) -> float:
+        """Bytes on all links in a step; of an all-reduce as a ring sends them."""
+        tasks, n = self._tasks, self.network.n_devices
+        used = np.flatnonzero(tasks.resource >= n)
+        total = 0.0
+        sums = used[used < 2 * len(self.configurations) * n]
+        for operator in sums // n - len(self.configurations):
+            adding = float(self._placement.n_adding[operator])
+            total += 2 * (adding - 1) / adding * self._arrays.part_bytes[operator]
+        moved = used[len(sums) :]
+        pair = tasks.resource[moved] - n
+        latency = self._links.latency_seconds[pair // n, pair % n]
+        rate = self._links.bytes_per_s[pair // n, pair % n]
+        return total + float(((tasks.seconds[moved] - latency) * rate).sum())
+
+    def busy_seconds(self) -> float:
+        """Seconds that all devices together compute in a step."""
+        tasks = self._tasks
+        on_device = (tasks.resource != NONE) & (tasks.resource < self.network.n_devices)
+        return float(tasks.seconds[on_device].sum())
+
+    def _write_changes(self) -> None:
+        """Bring the task graph up to date with the configurations."""
         if len(self._changed) > _REBUILT_SHARE * len(self.configurations):
             self.rebuild()
-        while self._changed:
-            self._replace(self._changed.pop())
-        return simulate_all(self._wiring, self._placement, self._tasks)
+            return
+        if self._changed:
+            changed = np.array(sorted(self._changed), np.int64)
+            self._changed.clear()
+            self._free_slot = replace_all(
+                self._wiring,
+                self._placement,
+                self._tasks,
+                self._links,
+                changed,
+                self._n_factors,
+                *self._arrays,
+                self._free_slot,
+            )
+            if self._free_slot > len(self._tasks.resource):
+                self.rebuild()
 
     def _record(self, operator: int) -> None:
         target, configuration = self.graph.operators[operator], self.configurations[operator]
@@ -214,7 +277,7 @@ class Simulator:
         None if all are new.
         """
         arrays = self._arrays
-        n_factors = len(self.graph.operators[operator].factors)
+        n_factors = self._n_factors[operator]
         orphans, self._free_slot = replace_configuration(
             self._wiring,
             self._placement,

@@ -98,14 +98,20 @@ def _ring_tasks(
 ) -> Iterator[tuple[_Part, Task]]:
     count = len(ring)
     hops = [(ring[i - 1].device, ring[i].device) for i in range(count)]
-    slowest = max(
-        float(network.latency_seconds[hop]) + n_bytes / count / float(network.bytes_per_s[hop])
-        for hop in hops
+    levels = (count - 1).bit_length()
+    seconds = min(
+        2
+        * steps
+        * max(
+            float(network.latency_seconds[hop]) + n_bytes / float(network.bytes_per_s[hop]) / share
+            for hop in hops
+        )
+        for steps, share in ((count - 1, count), (levels, 1))
     )
     for part, hop in zip(ring, hops, strict=True):
         resource = network.n_devices * (1 + hop[0]) + hop[1]
         waits = [base + member.k for member in ring]
-        yield part, Task(2 * (count - 1) * slowest, resource, waits)
+        yield part, Task(seconds, resource, waits)
 
 
 def _transfers(

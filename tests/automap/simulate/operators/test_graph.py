@@ -10,6 +10,7 @@ from automap.simulate.operators.configuration import (
     data_parallel,
     random_devices,
     random_split,
+    splits,
     spread,
 )
 from automap.simulate.operators.graph import graph_layers
@@ -113,3 +114,26 @@ def test_random_devices_are_different_and_there():
             devices = random_devices(count, 8, rng)
             assert len(set(devices)) == count
             assert set(devices) <= set(range(8))
+
+
+def test_splits_are_all_of_two_classes_on_groups_of_a_mesh():
+    every = list(splits({7: 4, 9: 2}, 4))
+    # On one device: 4. In two, of either class: two groups of neighbours, two of every other
+    # device. In four: of the larger class, or of both in either order.
+    assert [len(s.devices) for s in every] == [1] * 4 + [2] * 2 * 4 + [4] * 3
+    assert {s.degrees for s in every if len(s.devices) == 4} == {
+        ((7, 4),),
+        ((7, 2), (9, 2)),
+        ((9, 2), (7, 2)),
+    }
+    assert {s.devices for s in every if len(s.devices) == 2} == {(0, 1), (2, 3), (0, 2), (1, 3)}
+    assert len(set(every)) == len(every)
+
+
+def test_degrees_are_any_divisor():
+    drawn = {
+        degree
+        for seed in range(200)
+        for _, degree in random_split({0: 6, 1: 5}, 8, np.random.default_rng(seed)).degrees
+    }
+    assert drawn == {2, 3, 5, 6}

@@ -136,3 +136,45 @@ def test_each_operator_has_one_configuration():
     simulator, _ = _random_start(0, 4)
     with pytest.raises(InputError, match="one for each of the 24 operators"):
         Simulator(simulator.graph, simulator.network, [single(simulator.graph.operators[0], 0)])
+
+
+@pytest.mark.parametrize(("n_devices", "seed"), [(2, 0), (4, 1), (7, 2), (8, 3)])
+def test_a_limit_ends_a_simulation_only_if_the_makespan_is_over_it(n_devices, seed):
+    simulator, rng = _random_start(seed, n_devices)
+    ended = set()
+    for o, configuration in _moves(simulator, rng, 40):
+        simulator.place(o, configuration)
+        simulator.simulate()
+        makespan_seconds = simulator.makespan_seconds
+        for share in (0.3, 0.7, 0.9, 1.0, 1.1):
+            within = simulator.simulate_within(share * makespan_seconds)
+            assert within == (makespan_seconds if share >= 1.0 else None)
+            ended.add(within is None)
+    assert ended == {True, False}
+
+
+def test_what_is_written_change_by_change_is_what_is_written_anew():
+    simulator, rng = _random_start(4, 8)
+    for _ in range(15):
+        for o, configuration in _moves(simulator, rng, 5):
+            simulator.place(o, configuration)
+        simulator.simulate()
+        before = _columns(simulator.timeline())
+        simulator.rebuild()
+        simulator.simulate()
+        assert before == _columns(simulator.timeline())
+
+
+def test_totals_of_a_plan_are_those_of_its_tasks():
+    simulator, _ = _random_start(6, 4)
+    timeline, n = simulator.timeline(), 4
+    on_device = timeline.resource < n
+    seconds = timeline.end_seconds - timeline.start_seconds
+    assert simulator.busy_seconds() == pytest.approx(seconds[on_device].sum())
+    alone = Simulator(
+        simulator.graph, simulator.network, [single(o, 0) for o in simulator.graph.operators]
+    )
+    assert alone.moved_bytes() == 0.0
+    assert alone.serial_seconds() == pytest.approx(alone.makespan_seconds)
+    assert simulator.moved_bytes() > 0.0
+    assert simulator.serial_seconds() >= simulator.makespan_seconds
