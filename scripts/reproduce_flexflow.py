@@ -324,7 +324,8 @@ def main(
         kept.add((part, *key), row)
         click.echo(f"{part} {key}", err=True)
     if output is not None:
-        write(kept, output, f"python -m scripts.reproduce_flexflow --share {share:g} -o {output}")
+        command = "python -m scripts.reproduce_flexflow --kept flexflow.jsonl"
+        write(kept, output, f"{command} --share {share:g} -o {output}")
 
 
 if __name__ == "__main__":
