@@ -142,9 +142,11 @@ def _read_pallas_call(params: Any) -> PallasCall:
         )
         for block in mapping.block_mappings
     )
-    described = params.get("name") or body.debug_info.func_src_info or "pallas_call"
+    described = str(params.get("name") or body.debug_info.func_src_info or "pallas_call")
+    name, _, line = described.partition(" at ")
     return PallasCall(
-        name=str(described).partition(" ")[0],
+        # A function without a name is called after its line, or all of them were one kernel.
+        name=line.rpartition("/")[2] if name == "<lambda>" and line else name.partition(" ")[0],
         grid=grid,
         body_axes=body_axes,
         is_parallel=tuple(unordered or a in vmapped or a in parallel for a in range(len(grid))),

@@ -1,5 +1,5 @@
 """What the search finds without being told: plans with names of their own, from data parallelism
-alone.
+alone, or from Megatron's plan where a step has one sequence and no batch to split.
 
     python -m scripts.discoveries -o docs/reports/discoveries.md
 
@@ -35,14 +35,12 @@ from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.discoveries -o docs/reports/discoveries.md"
-# What everybody begins with; no other preset's name is given to the search.
-START = "data-parallel"
 BUDGET_SECONDS = 120.0
 HEADER = [
     "plan",
     "model",
     "machine",
-    "data-parallel, ms",
+    "start, ms",
     "named plan, ms",
     "found, ms",
     "search, s",
@@ -55,8 +53,8 @@ class Case:
     """A workload on which the plan `preset` is good.
 
     `splits` are dimensions that the plan is to split in computing, as `Plan.decisions` names
-    them. With `room` memory is `room` times the peak of the named plan, and what is stored is to be
-    split too.
+    them. The search knows the preset `start` and no other. With `room` memory is `room` times the
+    peak of the named plan, and what is stored is to be split too.
     """
 
     model: str
@@ -64,12 +62,13 @@ class Case:
     topology: str
     preset: str
     splits: tuple[str, ...]
+    start: str = "data-parallel"
     room: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """What the search found from `START`, beside that and the named plan; search in processor
+    """What the search found from its start, beside that and the named plan; search in processor
     seconds.
     """
 
@@ -128,6 +127,12 @@ def decoder(*, d_model: int, vocab: int, batch: int, seq: int) -> Target:
     return gpt.gpt(config, batch=batch, seq=seq).target
 
 
+def long_context(*, d_model: int, heads: int, seq: int) -> Target:
+    """Two layers of GPT on one sequence, with fewer heads than there are devices."""
+    config = gpt.GptConfig(depth=2, d_model=d_model, heads=heads, positions=seq, vocab=1024)
+    return gpt.gpt(config, batch=1, seq=seq).target
+
+
 def tables(*, large: int, small: int, batch: int) -> Target:
     """DLRM with four large tables and four small ones, whose rows are too odd to be split."""
     config = dlrm.DlrmConfig(tables=(large, small) * 4, bottom=(256, 63), top=(512, 256))
@@ -158,6 +163,22 @@ CASES: Mapping[str, Case] = {
         topology="v5e:2x2",
         preset="sequence-parallel",
         splits=("[1]['targets'][1]", _HEADS, _FEED_FORWARD),
+    ),
+    "sequence parallel attention, gathered keys and values": Case(
+        model="GPT, 2 layers of 512 with 2 heads, 1 sequence of 8192",
+        target=partial(long_context, d_model=512, heads=2, seq=8192),
+        topology="v5e:2x4",
+        preset="sequence-parallel",
+        splits=("[1]['targets'][1]", _HEADS),
+        start="megatron",
+    ),
+    "sequence parallel attention, heads for positions": Case(
+        model="GPT, 2 layers of 2048 with 16 heads, 1 sequence of 16,384",
+        target=partial(long_context, d_model=2048, heads=16, seq=16_384),
+        topology="v5e:4x4",
+        preset="sequence-parallel",
+        splits=("[1]['targets'][1]", _HEADS),
+        start="megatron",
     ),
     "expert parallelism, einsum dispatch": Case(
         model="8 experts 1024 x 4096",
@@ -210,13 +231,13 @@ def discovered(case: Case) -> Discovery:
     step, args = case.target()
     workload = trace_step(step, args, platform=topology.platform)
     # All presets, each on its best mesh: the plans by name that the search is held against.
-    known = find(workload, topology, Options(preset=START)).context.best_per_preset
-    named, start = known[case.preset].estimate, known[START].estimate
+    known = find(workload, topology, Options(preset=case.start)).context.best_per_preset
+    named, start = known[case.preset].estimate, known[case.start].estimate
     # Just above the named plan's own need, so that little else fits.
     limit = None if case.room is None else case.room * named.peak_bytes
     options = Options(budget_seconds=BUDGET_SECONDS, memory_limit_bytes=limit)
     begin = time.process_time()
-    outcome = find(workload, topology, options, presets=(START,))
+    outcome = find(workload, topology, options, presets=(case.start,))
     return Discovery(
         plan=build_plan(outcome),
         start_seconds=start.step_seconds,
@@ -235,7 +256,8 @@ def row(name: str, case: Case, discovery: Discovery) -> list[str]:
     ]
     if case.room is not None:
         split.append(f"{1 - discovery.stored_share:.0%} of the parameters are on other devices")
-    start = f"{discovery.start_seconds * 1e3:.3f}{'' if discovery.start_fits else ', does not fit'}"
+    start = f"{discovery.start_seconds * 1e3:.3f}"
+    start += f" ({case.start}{'' if discovery.start_fits else ', does not fit'})"
     return [
         name,
         case.model,

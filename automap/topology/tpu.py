@@ -61,8 +61,8 @@ class Generation:
     """One TPU generation: how its chips are joined.
 
     `chip_bytes_per_s` is a chip's ICI bandwidth in one direction over all its links, `max_chips`
-    the largest slice, `dies` the JAX devices of a chip; `kinds` is what JAX calls its devices
-    (`device_kind`).
+    the largest slice, `dies` the JAX devices of a chip, `cores` the TensorCores of one; `kinds` is
+    what JAX calls its devices (`device_kind`).
     """
 
     name: str
@@ -73,6 +73,7 @@ class Generation:
     example: str
     note: str
     dies: int = 1
+    cores: int = 1
     die_bytes_per_s: float = 0.0  # one direction; 0 where a chip is one device
 
     @property
@@ -99,6 +100,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
             max_chips=4096,
             example="v4:2x2x4",
             note="six links of 50 GB/s a chip (Jouppi et al., TPU v4, ISCA 2023)",
+            cores=2,
         ),
         Generation(
             name="v5e",
@@ -117,6 +119,7 @@ GENERATIONS: Final[dict[str, Generation]] = {
             max_chips=6144,
             example="v5p:4x4x4",
             note="1200 GB/s bidirectional a chip; slices of 4x4x4 and larger are 3-D tori",
+            cores=2,
         ),
         Generation(
             name="v6e",

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 from jax import export
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from automap.errors import InputError
 from automap.jaxpr.reemit import Reemitter
@@ -26,6 +26,7 @@ from automap.program.check import check_is_planned
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.topology.model import Platform
+from automap.topology.tpu import GENERATIONS
 from automap.verify.messages import PlanShardings
 
 
@@ -86,7 +87,12 @@ class PlannedProgram:
     def _mesh(self) -> AbstractMesh:
         axes = self.plan.mesh.axes
         names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
-        return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+        return AbstractMesh(
+            sizes,
+            names,
+            axis_types=(AxisType.Auto,) * len(names),
+            abstract_device=_tpu(self.plan),
+        )
 
     def _planned(self) -> tuple[Any, list[Any]]:
         """The jitted step with the plan's shardings, and its abstract inputs."""
@@ -110,6 +116,14 @@ class PlannedProgram:
             )
             for a, spec in zip(self.call.jaxpr.in_avals, specs, strict=True)
         ]
+
+
+def _tpu(plan: PlanRecord) -> AbstractDevice | None:
+    """The plan's TPU, which kernels of Pallas ask for when they are lowered."""
+    generation = GENERATIONS.get(plan.topology["device"]["name"])
+    if generation is None:
+        return None
+    return AbstractDevice(generation.kinds[0], generation.cores, "tpu")
 
 
 def planned_program(plan: PlanRecord, call: TracedCall) -> PlannedProgram:

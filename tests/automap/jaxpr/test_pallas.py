@@ -332,3 +332,15 @@ def test_products_are_counted_as_programs_take_them():
 def test_digits_of_an_axis():
     kernel = _kernel(_equation(fused_rows, KERNELS[fused_rows][0])[1])
     assert kernel.batches == (GridFactor(0, 4, 2), GridFactor(0, 1, 4), GridFactor(1, 1, 2))
+
+
+def test_kernels_without_a_name_are_called_after_their_lines():
+    def step(x):
+        first = call(lambda x, y: _double(x, y), out_shape=x)(x)
+        return call(lambda x, y: _double(x, y), out_shape=x)(first)
+
+    flat = flatten(jax.make_jaxpr(step)(jax.ShapeDtypeStruct((8, 128), F32)), {})
+    eqns = [equation.eqn for equation in equations(flat) if is_kernel(equation.eqn)]
+    names = [stand_in(eqn, {}).name for eqn in eqns]
+    line = step.__code__.co_firstlineno
+    assert names == [f"test_pallas.py:{line + 1}", f"test_pallas.py:{line + 2}"]

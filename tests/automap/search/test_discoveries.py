@@ -1,5 +1,6 @@
-"""Named plans are found from data parallelism alone."""
+"""Named plans are found from data parallelism alone, or from Megatron's where there is no batch."""
 
+from functools import cache
 import math
 
 import pytest
@@ -7,7 +8,10 @@ import pytest
 from scripts.discoveries import CASES, discovered
 
 
-SLOW = {"one weird trick, AlexNet", "one weird trick, VGG-19"}
+GATHERED = "sequence parallel attention, gathered keys and values"
+EXCHANGED = "sequence parallel attention, heads for positions"
+made = cache(lambda name: discovered(CASES[name]))
+SLOW = {"one weird trick, AlexNet", "one weird trick, VGG-19", GATHERED, EXCHANGED}
 
 
 @pytest.mark.parametrize(
@@ -15,8 +19,8 @@ SLOW = {"one weird trick, AlexNet", "one weird trick, VGG-19"}
 )
 def test_a_named_plan_is_found_by_itself(name):
     case = CASES[name]
-    discovery = discovered(case)
-    assert [p.name for p in discovery.plan.presets] == ["data-parallel"]
+    discovery = made(name)
+    assert [p.name for p in discovery.plan.presets] == [case.start]
     assert discovery.plan.predicted.fits
     assert discovery.plan.predicted.step_seconds <= discovery.named_seconds
     # What does not fit may be faster.
@@ -27,3 +31,18 @@ def test_a_named_plan_is_found_by_itself(name):
         assert discovery.stored_share < 1.1 / math.prod(
             size for _, size in discovery.plan.mesh.axes
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), [(GATHERED, "all-gather"), (EXCHANGED, "all-to-all")])
+def test_attention_is_split_by_positions(name, kind):
+    """On all devices, with collectives inside of a layer, and without a whole layer's scores."""
+    plan = made(name).plan
+    sizes = dict(plan.mesh.axes)
+    axes = {d.group: d.axes for d in plan.decisions if d.kind == "compute"}
+    devices = math.prod(sizes.values())
+    assert math.prod(sizes[axis] for axis in axes["[1]['targets'][1]"]) == devices
+    assert any(c.kind == kind and c.phase == "forward" for c in plan.predicted.collectives)
+    (seq,) = {leaf.shape[1] for leaf in plan.inputs if leaf.path == "[1]['targets']"}
+    heads = CASES[name].target.keywords["heads"]
+    assert plan.predicted.peak_bytes < 4 * heads * seq**2

@@ -3,6 +3,7 @@ lines.
 """
 
 import jax
+from jax.experimental import pallas as pl
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, PartitionSpec
 import pytest
@@ -43,6 +44,24 @@ def test_convolutions_written_out_for_each_device_are_exported(platform):
         *images(), mesh={"data": 2, "model": 4}, pin="[1]['images']=data,model,null,null"
     )
     assert program.exported(platform).artifact
+
+
+def test_a_kernel_that_asks_for_its_tpu_is_exported_without_one():
+    """Where a block has one dimension, Pallas asks which TPU it is lowered for."""
+
+    def body(x, w, y):
+        y[...] = x[...] * w[...]
+
+    def step(x, w):
+        rows, row = pl.BlockSpec((8, 128), lambda i: (i, 0)), pl.BlockSpec((128,), lambda i: (0,))
+        return pl.pallas_call(body, out_shape=x, grid=(4,), in_specs=[rows, row], out_specs=rows)(
+            x, w
+        )
+
+    args = jax.ShapeDtypeStruct((32, 128), "float32"), jax.ShapeDtypeStruct((128,), "float32")
+    plan = automap.plan(step, args, topology="v5e:2x2", mesh={"data": 4}, strategy="greedy")
+    artifact = planned_program(plan, traced_call(step, args)).exported("tpu").artifact
+    assert b"tpu_custom_call" in artifact
 
 
 def test_every_equation_is_found_in_its_line():
