@@ -20,7 +20,7 @@ class Policy:
     `*_error` are standard deviations of logarithms, and the rest are fractions: of a step
     (`close_start`, `bound_by_memory`, `lever_gain`, `open_gap`, `preset_margin`,
     `preset_margin_off_chip`, `error_reach`, `least_improvement`), of the work of a step
-    (`least_*work*`), or of a budget (`lever_*_share`).
+    (`least_*work*`), of a peak (`lever_least_fall`), or of a budget (`lever_*_share`).
     """
 
     small_space: int
@@ -32,7 +32,9 @@ class Policy:
     bound_by_memory: float
     lever_gain: float
     lever_plain_share: float
+    lever_remat_share: float
     lever_trial_share: float
+    lever_least_fall: float
     lever_turns: int
     exact_seconds: float
     open_gap: float

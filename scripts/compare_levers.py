@@ -1,17 +1,21 @@
 """Plans with levers under less and less memory, beside what people use, and by the compilers.
 
     python -m scripts.compare_levers -o docs/reports/levers.md                    the frontier
+    python -m scripts.compare_levers -o docs/reports/levers.md --microbatches     with accumulation
     python -m scripts.compare_levers -o docs/reports/levers.md --compiler tpu     and its memory
 
 Small variants of four models, their layers in a loop. A limit is a share of what the fastest plan
 needs that memory does not limit. "none", "full" and "minimal" are the best preset that fits, of the
 step as it is, with nothing kept of each layer, and with its products (MaxText's policies). With
-`--compiler` the plan without a limit and one with levers are compiled ahead of time.
+`--microbatches` it is GPT with accumulation alone and with rematerialization, to the least that is
+possible. With `--compiler` the plan without a limit and those with either lever are compiled ahead
+of time.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 import click
@@ -28,6 +32,7 @@ from automap.planner.records import Outcome
 from automap.planner.remat import Kept, keep_nothing, keep_products, remat_records
 from automap.planner.sharding import find
 from automap.program.trace import Workload, trace_step
+from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.topology import get_topology
 from automap.topology.model import Topology
@@ -41,9 +46,11 @@ from scripts.witnesses import compile_witness
 
 
 SHARES: Final = (1.0, 0.7, 0.5, 0.35)
+MICROBATCH_SHARES: Final = (0.7, 0.5, 0.35, 0.25, 0.18, 0.12)
 COMPILED_SHARE: Final = 0.5
 _TOPOLOGIES: Final = {"tpu": "v5e:2x2", "gpu": "4xh100"}
-_SEARCH: Final = read_options(strategy="greedy", budget=8.0, levers="remat")
+_MICROBATCH_LEVERS: Final = (("accumulate",), ("accumulate", "remat"))
+_SEARCH: Final = read_options(strategy="greedy", budget=60.0, levers="remat")
 
 
 def _gpt() -> TrainStep:
@@ -168,45 +175,97 @@ def frontier_table(frontiers: list[Frontier]) -> str:
     return markdown([*header, *(f"{policy} ms" for policy in POLICIES)], rows)
 
 
+def microbatches_table(name: str, topology: Topology) -> str:
+    """Step over memory with accumulation, alone and with rematerialization."""
+    workload = trace_step(*MODELS[name]().target, platform=topology.platform, target=name)
+    fastest = find(workload, topology, replace(_SEARCH, levers=())).best.estimate
+    header = ["model", "share", "limit GiB"]
+    rows = []
+    for levers in _MICROBATCH_LEVERS:
+        header += [f"{' and '.join(levers)} ms", "microbatches", "peak GiB"]
+    for share in track(MICROBATCH_SHARES, "planning"):
+        limit = share * fastest.peak_bytes
+        cells = [name, f"{share:.0%}", f"{limit / 2**30:.2f}"]
+        for levers in _MICROBATCH_LEVERS:
+            options = replace(_SEARCH, memory_limit_bytes=limit, levers=levers)
+            outcome = find_with_levers(workload, topology, options)
+            estimate = outcome.best.estimate
+            fits = outcome.context.objective.fits(estimate)
+            count = 1 if outcome.levers is None else outcome.levers.microbatches
+            cells += [
+                _milliseconds(estimate.step_seconds) if fits else "-",
+                f"{count}",
+                f"{estimate.peak_bytes / 2**30:.2f}",
+            ]
+        rows.append(cells)
+    return markdown(header, rows)
+
+
 def memory_table(names: list[str], topology: Topology) -> str:
     """Predicted and compiled bytes of plans with and without levers."""
     header = ["model", "plan", "predicted GiB", "compiled GiB", "ratio"]
-    rows = []
+    rows, off = [], []
     for name in track(names, "compiling"):
-        found = frontier(name, topology, (COMPILED_SHARE,))
+        workload = trace_step(*MODELS[name]().target, platform=topology.platform, target=name)
         call = traced_call(*MODELS[name]().target)
-        falls = []
-        for plan, outcome in (
-            ("fastest", found.fastest),
-            ("with levers", found.at_share[COMPILED_SHARE][0]),
-        ):
-            predicted = outcome.best.estimate.peak_bytes
-            try:
-                compiled = compile_witness(outcome, call).peak_bytes or float("nan")
-            except CompilerError as error:
-                click.echo(f"{name} {plan}: {error}", err=True)
-                continue
-            falls.append((predicted, compiled))
-            cells = (predicted / 2**30, compiled / 2**30, predicted / compiled)
-            rows.append([name, plan, *(f"{cell:.2f}" for cell in cells)])
-        if len(falls) == 2:
-            (before, after), (less, fewer) = falls
-            cells = (less / before, fewer / after, less / before / (fewer / after))
-            rows.append([name, "the second over the first", *(f"{c:.2f}" for c in cells)])
-    return markdown(header, rows)
+        fastest = find(workload, topology, replace(_SEARCH, levers=()))
+        limit = COMPILED_SHARE * fastest.best.estimate.peak_bytes
+        before = _bytes_of(name, "fastest", fastest, call)
+        rows += _cells(name, "fastest", before)
+        for lever in ("remat", "accumulate"):
+            options = replace(_SEARCH, memory_limit_bytes=limit, levers=(lever,))
+            outcome = find_with_levers(workload, topology, options)
+            after = _bytes_of(name, lever, outcome, call)
+            rows += _cells(name, lever, after)
+            if before is not None and after is not None:
+                fall = tuple(less / more for less, more in zip(after, before, strict=True))
+                off.append(fall[0] / fall[1])
+                cells = (f"{part:.2f}" for part in (*fall, off[-1]))
+                rows.append([name, f"{lever} over fastest", *cells])
+    table = markdown(header, rows)
+    if off:
+        within = f"{median(abs(ratio - 1) for ratio in off):.0%}"
+        table += f"\n\nPredicted falls are {within} off the compiled ones (median of {len(off)})."
+    return table
+
+
+def _bytes_of(
+    name: str, plan: str, outcome: Outcome, call: TracedCall
+) -> tuple[float, float] | None:
+    """Predicted and compiled bytes of a device; None if the compiler has no answer."""
+    try:
+        compiled = compile_witness(outcome, call).peak_bytes
+    except CompilerError as error:
+        click.echo(f"{name} {plan}: {error}", err=True)
+        return None
+    return None if compiled is None else (outcome.best.estimate.peak_bytes, float(compiled))
+
+
+def _cells(name: str, plan: str, pair: tuple[float, float] | None) -> list[list[str]]:
+    if pair is None:
+        return []
+    predicted, compiled = pair
+    cells = (predicted / 2**30, compiled / 2**30, predicted / compiled)
+    return [[name, plan, *(f"{cell:.2f}" for cell in cells)]]
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--only", multiple=True, help="of these models: GPT, T5, MoE, ViT")
 @click.option("--compiler", type=click.Choice(["tpu", "gpu"]), help="compare memory with it")
-def main(output: Path | None, only: tuple[str, ...], compiler: CompilerName | None) -> None:
+@click.option("--microbatches", is_flag=True, help="GPT with accumulation")
+def main(
+    output: Path | None, only: tuple[str, ...], compiler: CompilerName | None, *, microbatches: bool
+) -> None:
     """Run the comparison."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
     names = [name for name in MODELS if not only or name in only]
     topology = get_topology(_TOPOLOGIES[compiler or "tpu"])
-    if compiler is None:
+    mark = "microbatches" if microbatches else compiler or "frontier"
+    if microbatches:
+        table = microbatches_table("GPT", topology)
+    elif compiler is None:
         table = frontier_table([frontier(n, topology, SHARES) for n in track(names, "planning")])
     else:
         table = memory_table(names, topology)
@@ -215,9 +274,10 @@ def main(output: Path | None, only: tuple[str, ...], compiler: CompilerName | No
         return
     flags = "".join(f" --only {name}" for name in only)
     flags += f" --compiler {compiler}" if compiler else ""
+    flags += " --microbatches" if microbatches else ""
     machine = f"jax {jax.__version__}, {topology.name}, planned on a CPU host"
     command = f"python -m scripts.compare_levers -o {output}{flags}"
-    replace_table(output, made_by(command, machine) + table, compiler or "frontier")
+    replace_table(output, made_by(command, machine) + table, mark)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """A step's jaxpr as data: numbered equations, their names in HLO, constraints put in,
 microbatches.
 
+`automap.jaxpr.accumulate`    a step that computes its gradients in a loop over parts of its
+                              batch, and updates once
 `automap.jaxpr.again`         what is computed again of a block: the equations that make a
                               value, behind what is kept
 `automap.jaxpr.blocks`        blocks of a step's forward pass: repeated layers, the bodies of

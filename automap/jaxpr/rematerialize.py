@@ -26,6 +26,7 @@ import jax.numpy as jnp
 
 from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, weak_shape
+from automap.jaxpr.accumulate import accumulated
 from automap.jaxpr.again import Again, Choice, is_var
 from automap.jaxpr.blocks import Block, Home, is_for_backward, variables
 from automap.jaxpr.flatten import FlatJaxpr, equations, flatten
@@ -42,18 +43,30 @@ def levered_call(
 
     Whatever plans, checks, compiles or runs a step takes the levered call for it, so that its
     places count the equations that run. Raises `PlanError` for a step that does not have the blocks
-    that the plan names.
+    that the plan names, `NotSeparableError` for one that cannot be run in its microbatches.
     """
     if levers is None or call.levers == levers:
         return call
+    jaxpr = _in_microbatches(call, levers.microbatches)
+    if levers.remat:
+        jaxpr = with_levers(flatten(jaxpr, rules), levers)
+    return replace(call, jaxpr=jaxpr, levers=levers, plain_jaxpr=call.own_jaxpr)
+
+
+def _in_microbatches(call: TracedCall, microbatches: int) -> Any:
     own = call.own_jaxpr
-    jaxpr = with_levers(flatten(own, rules), levers)
-    return replace(call, jaxpr=jaxpr, levers=levers, plain_jaxpr=own)
+    if microbatches == 1:
+        return own
+    done = call.levers
+    if done is not None and done.microbatches == microbatches and not done.remat:
+        return call.jaxpr
+    plain = replace(call, jaxpr=own, levers=None, plain_jaxpr=None)
+    return accumulated(plain, microbatches)
 
 
 def with_levers(flat: FlatJaxpr, levers: LeversRecord) -> Any:
-    """The closed jaxpr of a step with a plan's levers. Raises `PlanError` for a step that does not
-    have the blocks.
+    """The closed jaxpr of a step, in a plan's microbatches already, with its other levers. Raises
+    `PlanError` for a step that does not have the blocks.
     """
     return rematerialized(flat, read_choices(flat, levers))
 

@@ -96,6 +96,11 @@ def plan_degrees(plan: PlanRecord) -> Degrees:
     remat = () if plan.levers is None else plan.levers.remat
     if any(group.kept for group in remat):
         notes.append("which values blocks keep is left out (remat_policy custom names them)")
+    if plan.levers is not None and plan.levers.microbatches > 1:
+        notes.append(
+            f"gradients are accumulated over {plan.levers.microbatches} microbatches "
+            "(gradient_accumulation_steps, or the micro batch size, says so)"
+        )
     if plan.constraints:
         notes.append(f"{len(plan.constraints)} shardings inside of the step are left out")
     return Degrees(

@@ -3,14 +3,17 @@ without a search.
 
 Rematerialization is said by blocks: equal runs of equations of the step, as repeated layers are, or
 the body of a loop. What a block makes and the backward pass reads is stored if it is `kept`, and
-computed again from what is kept where it is not (`automap.jaxpr.rematerialize`).
+computed again from what is kept where it is not (`automap.jaxpr.rematerialize`). In microbatches
+the step runs that many times on equal parts of the batch before it updates once
+(`automap.jaxpr.accumulate`); its blocks are then those of the step in microbatches.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import re
 from typing import Final, Literal
 
+from automap.plan import codec
 from automap.plan.checks import check_numbers, refuse
 from automap.quantities import bytes_text, seconds_text
 
@@ -98,12 +101,15 @@ class LeversRecord:
     """The levers of a plan, which are applied to the step before its shardings.
 
     - `remat`: what is computed again in the backward pass, a group of equal blocks each.
+    - `microbatches`: how many parts of the batch gradients are accumulated over; 1 is the step as
+      it is.
     - `recompute_seconds`: of a step, in which the device computes it again; part of
       `predicted.compute_seconds`.
     - `without`: what the best plan without levers would cost.
     """
 
     remat: tuple[RematRecord, ...]
+    microbatches: int = field(default=1, metadata=codec.ADDED_LATER)
     recompute_seconds: float
     without: WithoutLeversRecord
 
@@ -112,8 +118,11 @@ class LeversRecord:
         number out of range.
         """
         check_numbers(self)
-        if not self.remat:
-            raise refuse("remat", [], "at least one group; levers are null where there is none")
+        if self.microbatches < 1:
+            raise refuse("microbatches", self.microbatches, "an integer >= 1")
+        if not self.remat and self.microbatches == 1:
+            allowed = "at least one group, or microbatches; levers are null where there is neither"
+            raise refuse("remat", [], allowed)
         seen = set[str]()
         for number, group in enumerate(self.remat):
             for index, site in enumerate(group.blocks):
@@ -124,18 +133,24 @@ class LeversRecord:
 
 
 def levers_text(levers: LeversRecord | None) -> str:
-    """`rematerialization of 24 layers`, or `none`: one line."""
-    if levers is None:
-        return "none"
-    return "rematerialization of " + ", ".join(map(_blocks_text, levers.remat))
+    """`4 microbatches, rematerialization of 24 layers`, or `none`: one line."""
+    parts = []
+    if levers is not None and levers.microbatches > 1:
+        parts.append(f"{levers.microbatches} microbatches")
+    if levers is not None and levers.remat:
+        parts.append("rematerialization of " + ", ".join(map(_blocks_text, levers.remat)))
+    return ", ".join(parts) or "none"
 
 
 def levers_lines(levers: LeversRecord) -> Iterator[str]:
     """What each lever does, and what the step would cost without."""
+    if levers.microbatches > 1:
+        yield f"  gradients accumulated over {levers.microbatches} microbatches, one update"
     for group in levers.remat:
         kept = ", ".join(row.value for row in group.kept) or "nothing"
         yield f"  rematerialization of {_blocks_text(group)}: kept {kept}"
-    yield f"    {seconds_text(levers.recompute_seconds)} of compute are what is computed again"
+    if levers.remat:
+        yield f"    {seconds_text(levers.recompute_seconds)} of compute are what is computed again"
     without = levers.without
     verdict = "fits" if without.fits else "does not fit"
     yield (

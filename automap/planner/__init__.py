@@ -1,7 +1,7 @@
 """Planners: a program and a topology -> a plan, one file for each space of plans.
 
-`automap.planner.levers`    the best plan with levers: what is kept of the forward pass,
-                            together with the sharding
+`automap.planner.levers`    the best plan with levers: microbatches and what is kept of the
+                            forward pass, together with the sharding
 `automap.planner.rates`       what a step does in a second, where its seconds go, and what would
                               help
 `automap.planner.rebuild`     a plan's point again, priced, without a search

@@ -1,4 +1,5 @@
-"""The best plan with levers: what is kept of the forward pass, together with the sharding.
+"""The best plan with levers: microbatches and what is kept of the forward pass, together with the
+sharding.
 
 Levers are looked for where memory decides: where no plan fits, or the fastest one does not and the
 best that does is slower by more than the policy's `lever_gain`; and where a lever is asked for by
@@ -13,18 +14,25 @@ evaluator, of the step as the levers make it, lowered anew:
 
 So sharding and kept values are found by turns, and the result is never slower than full, minimal or
 no rematerialization with any preset                                            -> in: `_Trials`
+
+    4  the same of the step in m microbatches (`automap.jaxpr.accumulate`), m the divisors of the
+       batch that at least double, until memory decides no more, or m takes no more off the peak
+                                                                               -> in: `_Search`
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 import time
 
+from automap.choices import LeverName
 from automap.config import Options
 from automap.deadline import Deadline
+from automap.errors import NotSeparableError
 from automap.interrupts import note_interrupts
+from automap.jaxpr.accumulate import microbatch_counts
 from automap.jaxpr.blocks import BlockGroup, block_groups
 from automap.jaxpr.rematerialize import levered_call
-from automap.plan.levers import LeversRecord, WithoutLeversRecord
+from automap.plan.levers import LeversRecord, RematRecord, WithoutLeversRecord
 from automap.plan.record import PlanRecord
 from automap.planner.records import Outcome
 from automap.planner.remat import (
@@ -75,8 +83,8 @@ def find_with_levers(
 
     Raises `InputError` or `TopologyError` for bad options.
     """
-    groups = _groups(workload, options)
-    if not groups:
+    # A program file has no step that could be changed.
+    if not options.levers or workload.call is None or workload.reemitter is None:
         return find(workload, topology, options, on_progress=on_progress, deadline=deadline)
     start = time.monotonic()
     with note_interrupts() as interrupts:
@@ -91,18 +99,8 @@ def find_with_levers(
         )
         if options.levers == ("auto",) and not _memory_decides(plain):
             return plain
-        trials = _Trials(plain, groups, topology, options, on_progress, until)
-        best = trials.best()
+        best = _Search(plain, topology, options, on_progress, until).best()
     return replace(best, seconds=time.monotonic() - start)
-
-
-def _groups(workload: Workload, options: Options) -> list[BlockGroup]:
-    """The blocks of a step that levers can be pulled on."""
-    # A program file has no step that could be changed.
-    is_asked = bool({"auto", "remat"} & set(options.levers))
-    if not is_asked or workload.call is None or workload.reemitter is None:
-        return []
-    return block_groups(workload.reemitter.flat)
 
 
 def _memory_decides(outcome: Outcome) -> bool:
@@ -113,31 +111,141 @@ def _memory_decides(outcome: Outcome) -> bool:
     return context.refused_seconds * gain < context.fitting_seconds
 
 
-@dataclass
-class _Trials:
-    """Choices of what is kept that were tried, with what came of each."""
+@dataclass(frozen=True)
+class _Search:
+    """What all choices of levers have in common: `plain` is what came of the step as it is."""
 
     plain: Outcome
-    groups: Sequence[BlockGroup]
     topology: Topology
     options: Options
     on_progress: OnProgress
     deadline: Deadline
-    _outcomes: dict[tuple[object, ...], tuple[Kept, Outcome]] = field(default_factory=dict)
+
+    def allows(self, name: LeverName) -> bool:
+        """Whether a lever may be pulled."""
+        return bool({"auto", name} & set(self.options.levers))
 
     def best(self) -> Outcome:
         """The best outcome of all, the plain step's among them."""
+        both = self.allows("accumulate") and self.allows("remat")
+        best = self._with_remat(
+            self.plain, self.deadline.share(default_policy().lever_remat_share if both else 1.0)
+        )
+        before, refused = self.plain, ()
+        for count in self._microbatch_counts():
+            if self.deadline.is_over or self._gains_nothing(best):
+                break
+            try:
+                outcome = self.planned((), count, self.plain.workload, self.deadline)
+            except NotSeparableError as error:
+                if "accumulate" in self.options.levers and before is self.plain:
+                    raise
+                refused = (f"gradients are not accumulated over {count} microbatches: {error}",)
+                break
+            best = min(best, outcome, key=self.key)
+            if not _memory_decides(outcome):
+                break
+            best = min(best, self._with_remat(outcome, self.deadline), key=self.key)
+            if not self.fits(outcome) and _peak(outcome) > (
+                1 - default_policy().lever_least_fall
+            ) * _peak(before):
+                break
+            before = outcome
+        return replace(best, warnings=(*best.warnings, *refused))
+
+    def _gains_nothing(self, best: Outcome) -> bool:
+        """Whether an outcome fits and is about as fast as what does not, unless microbatches are
+        asked for by name.
+        """
+        fastest = self.plain.context.refused_seconds * (1 + default_policy().lever_gain)
+        is_fast = self.fits(best) and best.best.estimate.step_seconds <= fastest
+        return is_fast and "accumulate" not in self.options.levers
+
+    def _microbatch_counts(self) -> Iterable[int]:
+        call = self.plain.workload.call
+        return microbatch_counts(call) if call is not None and self.allows("accumulate") else ()
+
+    def _with_remat(self, outcome: Outcome, deadline: Deadline) -> Outcome:
+        """The best outcome with rematerialization of the step that an outcome is of, or itself."""
+        reemitter = outcome.workload.reemitter
+        if reemitter is None or not self.allows("remat"):
+            return outcome
+        groups = block_groups(reemitter.flat)
+        return _Trials(self, outcome, groups, deadline).best() if groups else outcome
+
+    def planned(
+        self,
+        remat: tuple[RematRecord, ...],
+        microbatches: int,
+        workload: Workload,
+        deadline: Deadline,
+    ) -> Outcome:
+        """The outcome with these levers; `workload` is the step with some of them, or none.
+
+        Raises `NotSeparableError` for a step that has no such microbatches.
+        """
+        estimate = self.plain.best.estimate
+        without = WithoutLeversRecord(
+            step_seconds=estimate.step_seconds,
+            peak_bytes=round(estimate.peak_bytes),
+            fits=self.fits(self.plain),
+        )
+        # What they take is known when they are planned.
+        levers = LeversRecord(
+            remat=remat, microbatches=microbatches, recompute_seconds=0.0, without=without
+        )
+        outcome = find(
+            levered_workload(workload, levers, self.topology.platform),
+            self.topology,
+            self.options,
+            on_progress=self.on_progress,
+            deadline=deadline.share(default_policy().lever_trial_share),
+        )
+        # What is proven is proven of this choice of levers only.
+        outcome.context.bound_seconds = None
+        return replace(outcome, levers=levers)
+
+    def fits(self, outcome: Outcome) -> bool:
+        """Whether an outcome keeps to the memory that is allowed."""
+        return outcome.context.objective.fits(outcome.best.estimate)
+
+    def key(self, outcome: Outcome) -> tuple[float, ...]:
+        """What the best outcome has the least of."""
+        return outcome.context.objective.key(outcome.best.estimate)
+
+
+def _peak(outcome: Outcome) -> float:
+    return outcome.best.estimate.peak_bytes
+
+
+@dataclass
+class _Trials:
+    """Choices of what is kept that were tried of one step, with what came of each; `base` is what
+    came of that step as it is.
+    """
+
+    search: _Search
+    base: Outcome
+    groups: Sequence[BlockGroup]
+    deadline: Deadline
+    _outcomes: dict[tuple[object, ...], tuple[Kept, Outcome]] = field(default_factory=dict)
+
+    def best(self) -> Outcome:
+        """The best outcome of all, the step's own among them."""
         for choose in (keep_nothing, keep_products):
             self._try(choose(self.groups))
-        fitting = [entry for entry in self._outcomes.values() if self._fits(entry[1])]
+        fits = self.search.fits
+        fitting = [entry for entry in self._outcomes.values() if fits(entry[1])]
         if not fitting:
             # As little as a step can keep, of what does not repeat too.
-            least = keep_within(self._prices(self.plain), 0.0)
+            least = keep_within(self._prices(self.base), 0.0)
             outcome = self._try(least)
-            fitting = [(least, outcome)] if outcome is not None and self._fits(outcome) else []
-        for kept, outcome in sorted(fitting, key=lambda entry: self._key(entry[1])):
+            fitting = (
+                [(least, outcome)] if outcome is not None and self.search.fits(outcome) else []
+            )
+        for kept, outcome in sorted(fitting, key=lambda entry: self.search.key(entry[1])):
             self._improve(kept, outcome)
-        return min([self.plain, *(o for _, o in self._outcomes.values())], key=self._key)
+        return min([self.base, *(o for _, o in self._outcomes.values())], key=self.search.key)
 
     def _improve(self, kept: Kept, outcome: Outcome) -> None:
         """Keep by turns as much as fits beside a plan, and plan what keeps so much."""
@@ -150,10 +258,10 @@ class _Trials:
             trial = self._try(choice)
             if trial is None:
                 return
-            if not self._fits(trial):
+            if not self.search.fits(trial):
                 budget = kept_bytes(priced, choice) + self._slack(trial)
                 continue
-            if self._key(trial) >= self._key(outcome):
+            if self.search.key(trial) >= self.search.key(outcome):
                 return
             kept, outcome, priced = choice, trial, self._prices(trial)
             budget = kept_bytes(priced, kept) + self._slack(outcome)
@@ -167,24 +275,9 @@ class _Trials:
         if not records or (self.deadline.is_over and self._outcomes):
             return None
         if key not in self._outcomes:
-            estimate = self.plain.best.estimate
-            without = WithoutLeversRecord(
-                step_seconds=estimate.step_seconds,
-                peak_bytes=round(estimate.peak_bytes),
-                fits=self._fits(self.plain),
-            )
-            # What they take is known when they are planned.
-            levers = LeversRecord(remat=records, recompute_seconds=0.0, without=without)
-            outcome = find(
-                levered_workload(self.plain.workload, levers, self.topology.platform),
-                self.topology,
-                self.options,
-                on_progress=self.on_progress,
-                deadline=self.deadline.share(default_policy().lever_trial_share),
-            )
-            # What is proven is proven of this choice of levers only.
-            outcome.context.bound_seconds = None
-            self._outcomes[key] = kept, replace(outcome, levers=levers)
+            count = 1 if self.base.levers is None else self.base.levers.microbatches
+            outcome = self.search.planned(records, count, self.base.workload, self.deadline)
+            self._outcomes[key] = kept, outcome
         return self._outcomes[key][1]
 
     def _prices(self, outcome: Outcome) -> list[BlockPrices]:
@@ -202,12 +295,6 @@ class _Trials:
     def _slack(self, outcome: Outcome) -> float:
         objective = outcome.context.objective
         return objective.memory_limit_bytes - outcome.best.estimate.peak_bytes
-
-    def _fits(self, outcome: Outcome) -> bool:
-        return outcome.context.objective.fits(outcome.best.estimate)
-
-    def _key(self, outcome: Outcome) -> tuple[float, ...]:
-        return outcome.context.objective.key(outcome.best.estimate)
 
 
 def levered_workload(workload: Workload, levers: LeversRecord, platform: str) -> Workload:

@@ -1,6 +1,6 @@
 """Making equations: those of a traced function, over variables of a program that is being built."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 import math
 from typing import Any
 
@@ -84,13 +84,16 @@ def join_parts(stacked: jax.Array, *, dim: int, outer: int) -> jax.Array:
     return moved.reshape(*shape[:dim], outer * parts * inner, *shape[dim + 1 :])
 
 
-def local_indices(
-    indices: jax.Array, index: jax.Array, *, columns: Sequence[int], size: int
-) -> jax.Array:
-    """Indices [.., columns] into the whole batch as indices into a microbatch of `size` samples."""
-    # One for each column that holds positions, zero for the others, which stay as they are.
-    ours = jnp.zeros(indices.shape[-1], indices.dtype).at[jnp.array(columns)].set(1)
-    return indices - ours * (index * size).astype(indices.dtype)
+def local_indices(indices: jax.Array, *, dim: int, columns: Collection[int]) -> jax.Array:
+    """Indices [.., columns] into the whole batch as indices into a microbatch, whose samples are
+    along `dim`: the columns that hold each sample's own position count up there.
+    """
+    counted = jax.lax.broadcasted_iota(indices.dtype, (*indices.shape[:-1], 1), dim)
+    parts = [
+        counted if column in columns else indices[..., column : column + 1]
+        for column in range(indices.shape[-1])
+    ]
+    return jnp.concatenate(parts, axis=-1)
 
 
 def needed_equations(

@@ -11,7 +11,7 @@ Every new body gets the number of the microbatch as its first parameter.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -46,7 +46,7 @@ def _scan(outer: "Separation", pair: EquationPair) -> None:
         inner = outer.body(pair.bodies[0], [*consts, *carry, *elements])
         return inner, [inner.read(atom) for atom in inner.pair.full.outvars]
 
-    inner, carry, results_after = _settled(start, results)
+    inner, carry, results_after = _settled(start, results, outer.setting.order)
     outs = [*carry, *results_after[n_carry:]]
     run = jaxpr_as_fun(with_values(inner.close_body(outs, full)))
 
@@ -82,7 +82,7 @@ def _while(outer: "Separation", pair: EquationPair) -> None:
         inner = outer.body(pair.bodies[1], [*body_consts, *carry])
         return inner, [inner.read(atom) for atom in inner.pair.full.outvars]
 
-    inner, carry, _ = _settled(start, results)
+    inner, carry, _ = _settled(start, results, outer.setting.order)
     # The condition is asked on what the carry is in every turn, not only on its start.
     test = outer.body(pair.bodies[0], [*test_consts, *carry])
     (goes_on,) = (test.read(atom) for atom in test.pair.full.outvars)
@@ -113,7 +113,8 @@ def _cond(outer: "Separation", pair: EquationPair) -> None:
         raise Refusal("which branch is taken depends on a sum or a mean over the whole batch")
     branches = [outer.body(body, operands) for body in pair.bodies]
     by_branch = [[b.read(atom) for atom in b.pair.full.outvars] for b in branches]
-    outs = [reduce(join, map(portable, ways)) for ways in zip(*by_branch)]
+    either = partial(join, order=outer.setting.order)
+    outs = [reduce(either, map(portable, ways)) for ways in zip(*by_branch)]
     runs = [
         jaxpr_as_fun(with_values(branch.close_body(outs, pair.full.eqn))) for branch in branches
     ]
@@ -172,7 +173,7 @@ def _emit(
 
 
 def _settled(
-    start: Sequence[Dependence], results: _Results
+    start: Sequence[Dependence], results: _Results, order: int
 ) -> tuple["Separation", list[Dependence], list[Dependence]]:
     """(body, carry, results) of a loop, the carry being what it is before and after any trip."""
     carry = [portable(dependence) for dependence in start]
@@ -180,7 +181,7 @@ def _settled(
     # for all samples.
     for _ in range(4 * len(carry) + 2):
         inner, results_after = results(carry)
-        joined = [join(a, portable(b)) for a, b in zip(carry, results_after)]
+        joined = [join(a, portable(b), order) for a, b in zip(carry, results_after)]
         if joined == carry:
             return inner, carry, results_after
         carry = joined

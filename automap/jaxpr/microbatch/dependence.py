@@ -9,9 +9,11 @@ second trace computes in its place on microbatch i = 0..m-1, both with the first
                               dimensions are equal
     Partial(op, s)            v = s (v_0 op v_1 op .. op v_(m-1)), of equal shapes
 
-`outer` None says that v is the same along `dim`, so that any outer would be true. The scale s is a
-scalar that is known only after the loop (1 if None): it is kept back as long as all that is done to
-the value is linear, as in the gradient of sum(loss * weight) / sum(weight).
+`outer` None says that v is the same along `dim`, so that any outer would be true. Where a value has
+to have an order it gets the batch's own (`own_outer`): outer 1 where a microbatch is a run of
+samples, B/m where it is every m-th sample. The scale s is a scalar that is known only after the
+loop (1 if None): it is kept back as long as all that is done to the value is linear, as in the
+gradient of sum(loss * weight) / sum(weight).
 """
 
 from collections.abc import Sequence
@@ -112,9 +114,14 @@ def common_outer(values: Sequence[Batched]) -> int | None:
     return next(iter(known), None)
 
 
-def join(a: Dependence, b: Dependence) -> Dependence:
-    """What a value is that is one of two: a loop's carry, or the result of a branch. Raises
-    `Refusal`.
+def own_outer(size: int, order: int) -> int:
+    """The outer of a dimension of a microbatch that has no order yet, given that of the batch."""
+    return order if size % order == 0 else 1
+
+
+def join(a: Dependence, b: Dependence, order: int) -> Dependence:
+    """What a value is that is one of two: a loop's carry, or the result of a branch; `order` is the
+    outer of one that gets an order here. Raises `Refusal`.
     """
     if isinstance(a, Known) and isinstance(b, Known):
         return Known(
@@ -134,7 +141,7 @@ def join(a: Dependence, b: Dependence) -> Dependence:
                 elements=KnownElements.NONE,
                 columns=frozenset(),
                 scale=scale,
-                outer=a.outer or 1,
+                outer=a.outer or order,
             )
         if isinstance(b, Batched) and a.dim == b.dim:
             elements = a.elements if a.elements is b.elements else KnownElements.NONE

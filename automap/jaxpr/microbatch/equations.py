@@ -222,15 +222,15 @@ def _in_loop(state: Separation, pair: EquationPair, operands: Sequence[Dependenc
     # In a forward pass a late value means that the samples depend on each other, as in batch norm.
     if n_loops and (state.setting.late == "scale" or state.phase == "forward" or n_loops > 1):
         raise Refusal("a sample's result depends on a sum or a mean over the whole batch")
-    operation = Operation(full, micro, tuple(operands_there), state.setting.microbatches)
+    setting = state.setting
+    operation = Operation(full, micro, tuple(operands_there), setting.microbatches, setting.order)
     rule_result = apply_rule(operation)
     scale = _scale(state, full, operands_there, scales)
     if rule_result.local_columns:
-        size = operation.shape(0)[
-            operands_there[0].dim if isinstance(operands_there[0], Batched) else 0
-        ]
-        shift = partial(local_indices, columns=sorted(rule_result.local_columns), size=size)
-        (atoms[1],) = emit(shift, [atoms[1], state.index], state.loop, full)
+        index = operands_there[1]
+        assert isinstance(index, Batched)  # noqa: S101 - or no column would hold positions
+        own = partial(local_indices, dim=index.dim, columns=rule_result.local_columns)
+        (atoms[1],) = emit(own, [atoms[1]], state.loop, full)
     state.loop.append(with_atoms(micro, atoms, micro.outvars))
     elements = result_elements(full, micro, operands_there)
     _settle(state, full, rule_result, n_loops, scale, elements, index_columns(full, operands_there))

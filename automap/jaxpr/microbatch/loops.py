@@ -13,9 +13,9 @@ from jax.extend import core
 from jax.extend.core import jaxpr_as_fun
 
 from automap.jax_compat import new_jaxpr
-from automap.jaxpr.microbatch.build import join_parts, split_parts, variables
+from automap.jaxpr.microbatch.build import emit, join_parts, split_parts, variables
 from automap.jaxpr.microbatch.dependence import Operator
-from automap.jaxpr.microbatch.program import MicrobatchProgram, Pass
+from automap.jaxpr.microbatch.program import MicrobatchProgram, Pass, Sum
 
 
 # Sums of shorter floats are kept in this many bits.
@@ -61,22 +61,24 @@ def _looped(program: MicrobatchProgram, loop_pass: Pass, values: _Values) -> _Va
     added = [s for s in loop_pass.sums if s.operator != "last"]
     repeats = [s for s in loop_pass.sums if s.operator == "last"]
     cut = [
-        split_parts(values[s.whole], dim=0, outer=1, parts=program.microbatches)
+        split_parts(values[s.whole], dim=0, outer=s.outer, parts=program.microbatches)
         for s in program.slices
     ]
     # int32 whatever x64 says: the index of the loop has this type in the program.
     numbers = jnp.arange(program.microbatches, dtype=jnp.int32)
 
+    start = [neutral(s.operator, s.total.aval) for s in added]
+    before = [core.Var(jax.typeof(total)) for total in start]
+    additions, sums = _additions(loop_pass, added, before)
+
     def microbatch(totals: list[Any], numbered: tuple[Any, list[Any]]) -> tuple[Any, Any]:
         number, slices = numbered
-        here = {**values, program.index: number}
+        here = {**values, program.index: number, **dict(zip(before, totals, strict=True))}
         here.update(zip((s.part for s in program.slices), slices, strict=True))
-        here.update(evaluate(loop_pass.loop, here))
-        terms = [here[s.term].astype(total.dtype) for s, total in zip(added, totals)]
-        sums = [COMBINE[s.operator](t, x) for s, t, x in zip(added, totals, terms)]
-        return sums, ([here[s.term] for s in repeats], [here[j.part] for j in loop_pass.joins])
+        here.update(evaluate((*loop_pass.loop, *additions), here))
+        stacked = [here[s.term] for s in repeats], [here[j.part] for j in loop_pass.joins]
+        return [here[var] for var in sums], stacked
 
-    start = [neutral(s.operator, s.total.aval) for s in added]
     totals, (repeated, parts) = lax.scan(microbatch, start, (numbers, cut))
     results = {s.total: t.astype(s.total.aval.dtype) for s, t in zip(added, totals)}
     results.update((s.total, stack[-1]) for s, stack in zip(repeats, repeated))
@@ -86,6 +88,25 @@ def _looped(program: MicrobatchProgram, loop_pass: Pass, values: _Values) -> _Va
             part, dim=sample_dimension.dim, outer=sample_dimension.outer or 1
         )
     return results
+
+
+def _additions(
+    loop_pass: Pass, added: Sequence[Sum], before: Sequence[Any]
+) -> tuple[list[Any], list[Any]]:
+    """Equations that add a microbatch's terms to the totals `before` it, and the new totals.
+
+    Each has the name of what makes its term: what adds up gradients is of the backward pass too.
+    """
+    origins = {var: eqn for eqn in loop_pass.loop for var in eqn.outvars}
+    eqns: list[Any] = []
+    sums = []
+    for sum_, total in zip(added, before, strict=True):
+
+        def add(so_far: Any, term: Any, operator: Operator = sum_.operator) -> Any:
+            return COMBINE[operator](so_far, term.astype(so_far.dtype))
+
+        sums += emit(add, [total, sum_.term], eqns, origins[sum_.term])
+    return eqns, sums
 
 
 def neutral(operator: Operator, aval: Any) -> jax.Array:

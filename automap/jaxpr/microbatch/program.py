@@ -32,10 +32,13 @@ class SampleDimension:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A batch input: `part` is what the loop has of `whole`, cut along its first dimension."""
+    """A batch input: `part` is what the loop has of `whole`, whose first dimension is outer x
+    microbatches x inner.
+    """
 
     whole: Any
     part: Any
+    outer: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,10 @@ from automap.step.call import TracedCall
 # The fewest samples that code treats as a batch.
 SMALLEST = 2
 
+# Which samples of the batch are a microbatch: a run of them, or every m-th one, so that each part
+# of a batch that is split in runs has its share of every microbatch.
+SampleOrder = Literal["runs", "every m-th"]
+
 # A flat jaxpr -> one with the same results, and the number of the step's leaf that each of its
 # inputs is (a part of).
 Rewrite = Callable[[FlatJaxpr], tuple[FlatJaxpr, Sequence[int]]]
@@ -48,12 +52,15 @@ def as_it_is(flat: FlatJaxpr) -> tuple[FlatJaxpr, Sequence[int]]:
 
 
 def separate(
-    call: TracedCall, microbatches: int, rewritten: Rewrite = as_it_is
+    call: TracedCall,
+    microbatches: int,
+    rewritten: Rewrite = as_it_is,
+    order: SampleOrder = "runs",
 ) -> MicrobatchProgram:
     """The program of a traced step in at least two microbatches.
 
     `rewritten` gives both traces other equations of the same results first; inputs and outputs of
-    the program are those of the rewritten trace.
+    the program are those of the rewritten trace. `order` says which samples are a microbatch.
 
     Raises `InputError` for a number of microbatches that is not possible, `NotSeparableError` for a
     step that needs all samples at once.
@@ -69,11 +76,13 @@ def separate(
     leaves = batch_leaves(call)
     pair, sources = _traces(call, leaves, microbatches, rewritten)
     batch = tuple(n for n, source in enumerate(sources) if source in leaves)
+    samples = pair.micro.invars[batch[0]].aval.shape[0]
+    outer = samples if order == "every m-th" else 1
     try:
         # One loop is cheaper than two, so the second way is for steps that need it.
-        return _program(pair, batch, microbatches, "scale")
+        return _program(pair, batch, microbatches, outer, "scale")
     except NotSeparableError:
-        return _program(pair, batch, microbatches, "second loop")
+        return _program(pair, batch, microbatches, outer, "second loop")
 
 
 def _traces(
@@ -99,7 +108,7 @@ def _traces(
 
 
 def _program(
-    pair: JaxprPair, batch: Sequence[int], microbatches: int, late: LateSums
+    pair: JaxprPair, batch: Sequence[int], microbatches: int, order: int, late: LateSums
 ) -> MicrobatchProgram:
     invars = pair.full.invars
     # What is made of data may be computed whole up to this size: no memory is lost beside the
@@ -107,11 +116,11 @@ def _program(
     limit = max(element_count(invars[n].aval) for n in batch)
     index = open_jaxpr(jax.make_jaxpr(lambda i: i)(jnp.int32(0)))[0].invars[0]
     separation = Separation(
-        pair, Setting(microbatches, limit, late), separate_equation, new_variable(index)
+        pair, Setting(microbatches, limit, order, late), separate_equation, new_variable(index)
     )
     inputs: list[Dependence] = [Known(source=_source(var.aval.dtype)) for var in invars]
     for number in batch:
-        inputs[number] = Batched(0, 1, is_whole=True)
+        inputs[number] = Batched(0, order, is_whole=True)
     separation.run(inputs)
     joins, outputs = _outputs(separation)
     made = order_equations(
@@ -130,7 +139,7 @@ def _program(
         inputs=tuple(invars),
         constants=pair.full.constvars,
         values=pair.full.consts,
-        slices=tuple(Slice(invars[n], pair.micro.invars[n]) for n in batch),
+        slices=tuple(Slice(invars[n], pair.micro.invars[n], order) for n in batch),
         before=made.before,
         passes=made.passes,
         after=made.after,

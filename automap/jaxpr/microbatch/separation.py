@@ -31,6 +31,7 @@ from automap.jaxpr.microbatch.dependence import (
     Partial,
     Refusal,
     batch_dim,
+    own_outer,
     portable,
 )
 from automap.jaxpr.microbatch.elements import literal_elements
@@ -47,11 +48,12 @@ LateSums = Literal["scale", "second loop"]
 class Setting:
     """What all equations of a flat jaxpr have in common.
 
-    `limit` is the elements of the largest batch input.
+    `limit` is the elements of the largest batch input, `order` the batch's own outer.
     """
 
     microbatches: int
     limit: int
+    order: int
     late: LateSums
     depth: Literal["step", "body"] = "step"
     phase: Literal["forward", "backward"] = "forward"
@@ -147,12 +149,14 @@ class Separation:
         dim = batch_dim(full.aval.shape, micro.aval.shape, self.setting.microbatches)
         if dim is None:
             return self.atom(full), dependence
+        size = micro.aval.shape[dim]
+        outer = outer or own_outer(size, self.setting.order)
         # A slice has to cut every one of the `outer` blocks into equal parts.
-        if micro.aval.shape[dim] % (outer or 1):
+        if size % outer:
             raise Refusal("its operands hold the samples in different orders")
-        cut = partial(take_part, dim=dim, outer=outer or 1, parts=self.setting.microbatches)
+        cut = partial(take_part, dim=dim, outer=outer, parts=self.setting.microbatches)
         (atom,) = emit(cut, [whole or self.atom(full), self.index], self.loop, origin)
-        return atom, Batched(dim, outer or 1, dependence.n_loops, dependence.elements)
+        return atom, Batched(dim, outer, dependence.n_loops, dependence.elements)
 
     def finish(self, var: Any, origin: Any) -> Known:
         """Make a Partial value, or one that the loop computes alike every time, known after the

@@ -36,11 +36,14 @@ _sites = st.builds(
     kind=st.sampled_from(["layers", "scan"]),
     blocks=st.lists(_sites, min_size=1, max_size=5, unique=True),
     places=st.lists(st.tuples(_counts, _counts), max_size=5),
+    microbatches=st.integers(1, 64),
 )
-def test_records_are_read_back_as_they_were(kind, blocks, places):
+def test_records_are_read_back_as_they_were(kind, blocks, places, microbatches):
     kept = tuple(KeptRecord(at=f"{n}:out{j}", value="x") for n, j in places)
     group = RematRecord(kind=kind, blocks=tuple(blocks), equations=201, kept=kept)
-    levers = LeversRecord(remat=(group,), recompute_seconds=1.0, without=WITHOUT)
+    levers = LeversRecord(
+        remat=(group,), microbatches=microbatches, recompute_seconds=1.0, without=WITHOUT
+    )
     assert decode(LeversRecord, json.loads(json.dumps(encode(levers))), "levers") == levers
     assert [k.place for k in kept] == places
 
@@ -57,6 +60,8 @@ def test_records_are_read_back_as_they_were(kind, blocks, places):
         (("remat", 0, "equations"), 3, "kept[0].at: got '3:out0'"),
         (("remat", 0, "kept", 0, "at"), "3", "<n>:out<j>"),
         (("remat", 0, "kept", 0, "at"), "-1:out0", "<n>:out<j>"),
+        (("microbatches",), 0, "levers.microbatches: got 0"),
+        (("microbatches",), 2.5, "levers.microbatches: got"),
         (("recompute_seconds",), -1.0, "levers.recompute_seconds: got"),
         (("without", "peak_bytes"), 2**70, "levers.without.peak_bytes: got"),
         (("without", "step_seconds"), "1", "levers.without.step_seconds: got"),
@@ -89,3 +94,18 @@ def test_people_read_what_is_kept_and_what_it_would_be_without():
     assert "levers: none -> rematerialization of 2 layers of 28 equations" in differences(
         SAMPLE, plan
     )
+
+
+def test_people_read_of_microbatches():
+    in_parts = replace(SAMPLE, levers=replace(LEVERS, remat=(), microbatches=4))
+    text = overview(in_parts)
+    assert "gradients accumulated over 4 microbatches, one update" in text
+    assert "without levers: 500 ms" in text
+    assert "computed again" not in text
+    assert "levers: none -> 4 microbatches" in differences(SAMPLE, in_parts)
+
+
+def test_a_file_without_microbatches_is_one_of_a_whole_batch():
+    data = {**SAMPLE.to_json(), "levers": encode(LEVERS)}
+    del data["levers"]["microbatches"]
+    assert PlanRecord.from_json(data).levers == LEVERS

@@ -12,7 +12,7 @@ import pytest
 
 import automap
 from automap.config import read_options
-from automap.errors import InfeasiblePlanError, InputError
+from automap.errors import InfeasiblePlanError, InputError, NotSeparableError
 from automap.jaxpr.blocks import block_groups
 from automap.plan.levers import LeversRecord, WithoutLeversRecord
 from automap.planner.levers import find_with_levers, levered_workload
@@ -143,7 +143,7 @@ def test_a_lever_that_is_named_is_tried_where_all_fits():
 
 @pytest.mark.parametrize("given", ["none,remat", "auto,remat"])
 def test_auto_and_none_stand_alone(given):
-    with pytest.raises(InputError, match="allowed: auto, none, or remat"):
+    with pytest.raises(InputError, match="allowed: auto, none, or accumulate, remat"):
         read_options(levers=given)
 
 
@@ -189,3 +189,87 @@ def test_a_plan_with_levers_runs_as_the_step(loss):
     # The plan of another step has other blocks.
     with pytest.raises(automap.PlanError):
         again.jit(_step(lambda params, x: (x @ params["in"]).mean()))(*args)
+
+
+@pytest.mark.slow
+def test_a_step_fits_in_microbatches():
+    workload = trace_step(jax.jit(_step(_scanned), donate_argnums=(0, 1)), _arguments())
+    options, topology = _limited(workload, 0.7)
+    options = replace(options, levers=("accumulate",), budget_seconds=10.0)
+    plan = build_plan(find_with_levers(workload, topology, options))
+    assert plan.predicted.fits
+    assert plan.levers is not None
+    assert not plan.levers.remat
+    assert plan.levers.microbatches in (2, 4, 8)
+    assert plan.levers.recompute_seconds == 0
+    assert plan.predicted.peak_bytes < options.memory_limit_bytes < plan.levers.without.peak_bytes
+
+
+def _levers(microbatches, remat=()):
+    without = WithoutLeversRecord(step_seconds=1.0, peak_bytes=1, fits=False)
+    return LeversRecord(
+        remat=remat, microbatches=microbatches, recompute_seconds=0.0, without=without
+    )
+
+
+@pytest.mark.parametrize(("loss", "times"), [(_unrolled, 1), (_scanned, 4)])
+def test_gradients_are_reduced_behind_the_loop_and_the_batch_stays_where_it_is(loss, times):
+    """In the closed form of data parallelism. XLA takes sums out of the loop over microbatches (the
+    GPU's compiler: one all-reduce of 12,545 numbers), but not those that a loop over layers stacks.
+    """
+    params = _arguments()[0]
+    step = jax.jit(_step(loss), donate_argnums=(0, 1))
+    workload = trace_step(step, _arguments(256), platform="tpu")
+    options = replace(GREEDY, levers=(), preset="data-parallel")
+    plans = [
+        build_plan(find(each, get_topology("v5e:2x2"), options))
+        for each in (workload, levered_workload(workload, _levers(4), "tpu"))
+    ]
+    layers, first = (
+        sum(leaf.size * 4 for leaf in jax.tree.leaves(params[k])) for k in ("layers", "in")
+    )
+    for plan, n in zip(plans, (1, times), strict=True):
+        (batch,) = (leaf.spec for leaf in plan.inputs if leaf.role == "batch")
+        assert batch[0]
+        assert {record.kind for record in plan.predicted.collectives} == {"all-reduce"}
+        # The loss, too.
+        total = sum(record.bytes for record in plan.predicted.collectives)
+        assert total == n * layers + first + 4
+    assert plans[1].predicted.peak_bytes < plans[0].predicted.peak_bytes
+
+
+def test_a_step_that_mixes_samples_is_refused_by_name_or_planned_without():
+    def loss(params, x):
+        x = x @ params["in"]
+        return ((x - x.mean(0)) ** 2 / (x.var(0) + 1e-3) * params["layers"][0]["a"][:, 0]).mean()
+
+    args = _step(loss), _arguments(64)
+    given = {"topology": "v5e:2x2", "strategy": "greedy", "budget": 2}
+    with pytest.raises(NotSeparableError, match=r"test_levers\.py:\d+.*mean over the whole batch"):
+        automap.plan(*args, **given, levers="accumulate")
+    with pytest.raises(InfeasiblePlanError, match="gradients are not accumulated over 2 micro"):
+        automap.plan(*args, **given, memory_limit=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [_unrolled, _scanned])
+def test_microbatches_run_as_the_step_alone_and_with_rematerialization(loss):
+    step, args = jax.jit(_step(loss)), _arguments(64)
+    workload = trace_step(step, args, platform="cpu")
+    in_parts = levered_workload(workload, _levers(4), "cpu")
+    groups = block_groups(in_parts.reemitter.flat)
+    records = remat_records(groups, keep_nothing(groups))
+    both = levered_workload(in_parts, _levers(4, records), "cpu")
+    assert records
+    expected = args
+    for _ in range(3):
+        expected = (*step(*expected)[:2], args[2])
+    for levers, changed in ((_levers(4), in_parts), (_levers(4, records), both)):
+        outcome = find(changed, get_topology("local"), replace(GREEDY, levers=()))
+        plan = build_plan(replace(outcome, levers=levers))
+        planned = automap.Plan.from_json(plan.to_json()).jit(step)
+        got = args
+        for _ in range(3):
+            got = (*planned(*got)[:2], args[2])
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-6)

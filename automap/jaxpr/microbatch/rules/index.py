@@ -61,12 +61,10 @@ class _Side:
         column = self.columns.index(array.dim)
         # Only a position that is known to be the sample's own makes the samples independent.
         is_own = index.elements is KnownElements.INDEX or column in index.columns
-        in_order = all(
-            s.outer in (None, 1) for s in (array, index, *others) if isinstance(s, Batched)
-        )
+        common_outer([s for s in (array, index, *others) if isinstance(s, Batched)])
         sizes = operation.full_shape(0)[array.dim], operation.full_shape(1)[index.dim]
         fits = sizes[0] == sizes[1] and array.dim in self.collapsed
-        return column if is_own and in_order and fits else None
+        return column if is_own and fits else None
 
 
 def _gather(operation: Operation) -> RuleResult:
@@ -100,7 +98,7 @@ def _gather(operation: Operation) -> RuleResult:
     column = side.own_column(operation, array, index)
     if column is None:
         raise Refusal("it picks samples by an index that may be another sample's")
-    result = Batched(side.positions[index.dim], 1)
+    result = Batched(side.positions[index.dim], operation.outer(1))
     return RuleResult((result,), frozenset({column}))
 
 
@@ -165,7 +163,7 @@ def _scatter_to_samples(
     column = side.own_column(operation, array, index, updates)
     if column is None or side.positions[index.dim] != updates.dim:
         raise Refusal("it writes to samples by an index that may be another sample's")
-    return RuleResult((Batched(array.dim, 1),), frozenset({column}))
+    return RuleResult((Batched(array.dim, operation.outer(1)),), frozenset({column}))
 
 
 def _dynamic_slice(operation: Operation) -> RuleResult:

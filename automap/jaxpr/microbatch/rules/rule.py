@@ -4,17 +4,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from automap.jaxpr.microbatch.dependence import Batched, Dependence, Partial, Refusal
+from automap.jaxpr.microbatch.dependence import (
+    Batched,
+    Dependence,
+    Partial,
+    Refusal,
+    own_outer,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An equation of both traces with what its operands are."""
+    """An equation of both traces with what its operands are, and the batch's own outer."""
 
     full: Any
     micro: Any
     operands: tuple[Dependence, ...]
     microbatches: int
+    order: int
 
     @property
     def name(self) -> str:
@@ -38,6 +45,14 @@ class Operation:
     def out_shape(self) -> tuple[int, ...]:
         """Of the first result in the microbatch's trace."""
         return self.micro.outvars[0].aval.shape
+
+    def outer(self, operand: int) -> int:
+        """Of an operand that is Batched, the batch's own if it has none."""
+        value = self.operands[operand]
+        if isinstance(value, Batched) and value.outer is not None:
+            return value.outer
+        dim = value.dim if isinstance(value, Batched) else 0
+        return own_outer(self.shape(operand)[dim], self.order)
 
     @property
     def batched(self) -> tuple[Batched, ...]:

@@ -32,7 +32,7 @@ def _reshape(operation: Operation) -> RuleResult:
     # Copies of one value along the batch: the dimension has to stay as it is, but has no order.
     if value.outer is None and before[0] == before[1] and shape[value.dim] == result[dim]:
         return operation.all_results(Batched(dim, None))
-    lead = before[0] * (value.outer or 1)
+    lead = before[0] * operation.outer(0)
     outer, rest = divmod(lead, before[1])
     if rest or not outer or result[dim] % outer:
         raise Refusal("it splits the batch into other dimensions")
@@ -61,7 +61,7 @@ def _concatenate(operation: Operation) -> RuleResult:
         raise Refusal("not all of its pieces hold the samples in the same dimension")
     if operation.params["dimension"] != dim:
         return operation.all_results(Batched(dim, common_outer(pieces)))
-    outers = [piece.outer or 1 for piece in pieces]
+    outers = [operation.outer(n) for n in range(len(pieces))]
     # Samples of one microbatch in each block, which must be as many in all pieces.
     inners = {operation.shape(n)[dim] / outer for n, outer in enumerate(outers)}
     if len(inners) != 1:
@@ -79,7 +79,7 @@ def _slice(operation: Operation) -> RuleResult:
                 raise Refusal("where it cuts depends on the size of the batch")
             continue
         # Where the cut is, in blocks of one microbatch's samples.
-        inner = operation.shape(0)[dim] // (value.outer or 1)
+        inner = operation.shape(0)[dim] // operation.outer(0)
         blocks = [bound // inner for bound in bounds[1]]
         whole = inner * operation.microbatches
         is_whole = bounds == [
@@ -99,7 +99,7 @@ def _split(operation: Operation) -> RuleResult:
         if full != micro:
             raise Refusal("where it cuts depends on the size of the batch")
         return operation.all_results(samples_like(value))
-    inner = operation.shape(0)[value.dim] // (value.outer or 1)
+    inner = operation.shape(0)[value.dim] // operation.outer(0)
     if any(a != operation.microbatches * b or b % inner for a, b in zip(full, micro)):
         raise Refusal("it picks some of the samples")
     return RuleResult(tuple(Batched(value.dim, size // inner) for size in micro))
@@ -110,7 +110,7 @@ def _pad(operation: Operation) -> RuleResult:
     if isinstance(operation.operands[1], Batched):
         raise Refusal("it pads with a value of one sample")
     full, micro = (e.params["padding_config"] for e in (operation.full, operation.micro))
-    outer = value.outer or 1
+    outer = operation.outer(0)
     inner = operation.shape(0)[value.dim] // outer
     for dim, (wide, narrow) in enumerate(zip(full, micro)):
         if dim != value.dim:

@@ -1,0 +1,161 @@
+"""A step that accumulates its gradients computes what the step computes, in less memory, and no
+sample changes its device.
+
+Tolerances: sums of at most 100 float32 products of order one, associated differently: some 1e-6.
+"""
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import numpy as np
+import pytest
+
+from automap.errors import InputError, NotSeparableError
+from automap.jaxpr.accumulate import accumulated, microbatch_counts
+from automap.jaxpr.blocks import block_groups
+from automap.jaxpr.flatten import flatten
+from automap.jaxpr.rematerialize import levered_call
+from automap.plan.levers import LeversRecord, WithoutLeversRecord
+from automap.planner.remat import keep_nothing, remat_records
+from automap.step.step import traced_call
+from tests.automap.jaxpr.microbatch.comparison import assert_close
+from tests.automap.jaxpr.microbatch.refused_steps import REFUSED
+from tests.automap.jaxpr.microbatch.separable_steps import SEPARABLE
+from tests.automap.jaxpr.microbatch.small_steps import ARGS
+
+
+# Neighbours in the batch are in different microbatches here, halves of the batch are not.
+NEIGHBOURS = "pairs_in_one_microbatch"
+BY_HALVES = frozenset({"half_of_the_batch", "halves_against_each_other", "groups_of_samples"})
+# One of each way that an order of the samples goes: along positions, cut from known values, read
+# by number, joined, put back, and with a second loop.
+DEFAULT = frozenset(
+    {
+        "positions_merged_with_the_batch",
+        "two_towers",
+        "own_label_by_iota",
+        "own_row_written",
+        "dropout",
+        "metrics",
+        "root_mean_square",
+    }
+)
+
+
+def _call(step, args=ARGS):
+    return traced_call(jax.jit(step, donate_argnums=0), args, {})
+
+
+def _assert_equal(step, call, jaxpr, args=ARGS):
+    got = jax.jit(jaxpr_as_fun(jaxpr))(*jax.tree.leaves(args))
+    want = jax.tree.leaves(jax.jit(step)(*args))
+    is_short = any(jnp.asarray(leaf).dtype == jnp.bfloat16 for leaf in want)
+    # Short floats are rounded to 8 bits once per microbatch before they are added.
+    rounding = 2**-6 if is_short else 2e-5
+    assert_close(list(got), want, rtol=rounding, atol=rounding / 4)
+    assert [a.shape for a in call.jaxpr.out_avals] == [a.shape for a in jaxpr.out_avals]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in DEFAULT else pytest.mark.slow) for n in SEPARABLE]
+)
+def test_separable_steps_compute_the_same(name):
+    call = _call(SEPARABLE[name])
+    for microbatches in (2, 4):
+        if name == NEIGHBOURS:
+            with pytest.raises(NotSeparableError, match="other dimensions"):
+                accumulated(call, microbatches)
+            continue
+        _assert_equal(SEPARABLE[name], call, accumulated(call, microbatches))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REFUSED)
+def test_steps_that_need_several_samples_are_refused_or_compute_the_same(name):
+    call = _call(REFUSED[name])
+    try:
+        jaxpr = accumulated(call, 2)
+    except NotSeparableError as error:
+        assert "microbatches" in str(error)
+    else:
+        assert name in BY_HALVES
+        _assert_equal(REFUSED[name], call, jaxpr)
+
+
+def _loss(params, x, y):
+    for a, b in params:
+        normed = x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+        x = x + jnp.tanh(normed @ a) @ b
+    return -jnp.take_along_axis(jax.nn.log_softmax(x), y[:, None], 1).mean()
+
+
+def _step(params, x, y):
+    value, gradients = jax.value_and_grad(_loss)(params, x, y)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
+
+
+def _arguments(batch, width=8):
+    rng = np.random.default_rng(0)
+
+    def normal(*shape):
+        return jnp.asarray(rng.normal(0, 0.3, shape), jnp.float32)
+
+    params = [(normal(width, 32), normal(32, width)) for _ in range(4)]
+    return params, normal(batch, width), jnp.arange(batch) % width
+
+
+def _levers(microbatches, remat=()):
+    without = WithoutLeversRecord(step_seconds=1.0, peak_bytes=1, fits=False)
+    return LeversRecord(
+        remat=remat, microbatches=microbatches, recompute_seconds=0.0, without=without
+    )
+
+
+def test_with_rematerialization_of_each_microbatch():
+    args = _arguments(16)
+    call = _call(_step, args)
+    in_parts = levered_call(call, _levers(4), {})
+    groups = block_groups(flatten(in_parts.jaxpr, {}))
+    # Layers of the body of the loop.
+    assert max(group.runs for group in groups) > 4
+    both = _levers(4, remat_records(groups, keep_nothing(groups)))
+    changed = levered_call(in_parts, both, {})
+    assert changed.own_jaxpr is call.jaxpr
+    _assert_equal(_step, call, changed.jaxpr, args)
+    # From the step itself the same places are found again.
+    assert str(levered_call(call, both, {}).jaxpr) == str(changed.jaxpr)
+
+
+def _compiled(jaxpr, args, mesh):
+    whole, split = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+    shardings = [whole for _ in jax.tree.leaves(args[0])] + [split, split]
+    run = jax.jit(jaxpr_as_fun(jaxpr), in_shardings=shardings)
+    return run.lower(*jax.tree.leaves(args)).compile()
+
+
+def test_no_sample_moves_and_memory_falls():
+    args = _arguments(8 * 512)
+    call = _call(_step, args)
+    mesh = Mesh(np.array(jax.devices()[:8]), ("data",))
+    plain, parts = (_compiled(j, args, mesh) for j in (call.jaxpr, accumulated(call, 8)))
+    text = parts.as_text()
+    assert "all-reduce" in text
+    for moves in ("all-gather", "all-to-all", "collective-permute", "reduce-scatter"):
+        assert moves not in text
+    # Eight activations of 512 x 32 floats a device are kept at once, or of 64 x 32.
+    temporary = [c.memory_analysis().temp_size_in_bytes for c in (plain, parts)]
+    assert temporary[1] < temporary[0] / 2
+
+
+def test_numbers_of_microbatches():
+    def counts(batch):
+        return list(microbatch_counts(_call(_step, _arguments(batch))))
+
+    assert counts(24) == [2, 4, 8, 24]
+    assert counts(9) == [3, 9]
+    assert counts(7) == [7]
+    with pytest.raises(InputError, match="microbatches=5.*divisor of 24"):
+        accumulated(_call(_step, _arguments(24)), 5)
+    no_batch = traced_call(lambda w: w * 2, (jnp.ones(()),), {})
+    assert not list(microbatch_counts(no_batch))
