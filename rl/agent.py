@@ -6,7 +6,8 @@ target network is made equal to the online one
 
 What the network is held against is double Q-learning's target, or its distributional form.
 
-    a* = argmax over allowed a of Q(s', a)    by the online network (van Hasselt et al. 2016)
+    a* = argmax over allowed a of Q(s', a)    by the online network (van Hasselt et al. 2016), or by
+                                              the target network if the bootstrap is single
     y  = R + G Q'(s', a*)                     Q' by the target network; G = g^m, or 0 at the end
     delta = y - Q(s, a)                                                         -> in: `q_errors`
 
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from rl.checkpoint import adam_arrays, restore_adam
-from rl.config import Distribution, RainbowConfig
+from rl.config import Bootstrap, Distribution, RainbowConfig
 from rl.env import EnvShape, Observation
 from rl.networks import Inputs, build_network, network_inputs
 from rl.replay import Batch
@@ -91,7 +92,7 @@ class Agent:
             discounts=torch.from_numpy(t.discounts),
             after=network_inputs(t.after),
         )
-        batch_errors = errors(self._online, self._target, self._head, step)
+        batch_errors = errors(self._online, self._target, self._head, step, self._config.bootstrap)
         loss = (torch.from_numpy(batch.weights) * batch_errors.losses).mean()
         self._adam.zero_grad()
         loss.backward()
@@ -166,12 +167,15 @@ class Head:
         return (inputs.baseline + values).masked_fill(~inputs.mask, -torch.inf)
 
 
-def errors(online: nn.Module, target: nn.Module, head: Head, step: Step) -> Errors:
+def errors(
+    online: nn.Module, target: nn.Module, head: Head, step: Step, bootstrap: Bootstrap = "double"
+) -> Errors:
     """How far the online network is from the targets."""
     with torch.no_grad():
-        # Double Q-learning: one network chooses the action, the other says what it is worth.
-        best = head.q(online(step.after), step.after).argmax(1)
         z_after = target(step.after)
+        # Double Q-learning: one network chooses the action, the other says what it is worth.
+        z_choosing = online(step.after) if bootstrap == "double" else z_after
+        best = head.q(z_choosing, step.after).argmax(1)
     z_now = online(step.now)
     if head.distribution is None:
         return q_errors(head.q(z_now, step.now), head.q(z_after, step.after), best, step)

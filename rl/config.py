@@ -11,6 +11,13 @@ Network = Literal["flat", "per-action"]
 """What a network sees: the flat vector of a state, or the features of each action (`rl.networks`).
 """
 
+Bootstrap = Literal["double", "single"]
+"""Which network chooses the action after: the online one (van Hasselt et al. 2016), or the target
+network, which then says its worth too (Mnih et al. 2015).
+"""
+OutputLayers = Literal["dueling", "plain"]
+"""Value and advantages apart (Wang et al. 2016), or one output for each action."""
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
@@ -60,6 +67,8 @@ class RainbowConfig:
             never learns, for tables that show what learning adds.
         target_every: updates after which the target network is made equal to the online one.
         distribution: the distributional head; None for plain Q values.
+        bootstrap: which network chooses the action that a target counts on.
+        output_layers: how a network's outputs are made.
 
     Raises:
         ConfigError: a number out of its range.
@@ -79,13 +88,19 @@ class RainbowConfig:
     steps_per_update: int | None
     target_every: int
     distribution: Distribution | None = None
+    bootstrap: Bootstrap = "double"
+    output_layers: OutputLayers = "dueling"
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        if self.network not in get_args(Network):
-            raise ConfigError(
-                f"network {self.network!r}: choose one of {', '.join(get_args(Network))}"
-            )
+        for name, kinds in (
+            ("network", Network),
+            ("bootstrap", Bootstrap),
+            ("output_layers", OutputLayers),
+        ):
+            kind = getattr(self, name)
+            if kind not in get_args(kinds):
+                raise ConfigError(f"{name} {kind!r}: choose one of {', '.join(get_args(kinds))}")
         # Ends of a schedule are checked with its start: a run reaches both.
         shares = {
             "gamma": self.gamma,

@@ -1,6 +1,7 @@
 """Networks of the agent, dueling (Wang et al. 2016), on top of what is known beforehand.
 
     Z(s, a) = V(s) + U(s, a) - mean over allowed a of U(s, a)         -> in: `duel`
+    Z(s, a) = U(s, a)                                                 with plain output layers
     Q(s, a) = b(s, a) + value of Z(s, a)                              -> in: `rl.agent.Head`
 
 Z is one number, or with a distribution K logits. The last layers begin at zero: an untrained agent
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl.config import RainbowConfig
+from rl.config import OutputLayers, RainbowConfig
 from rl.env import EnvShape, Observation
 
 
@@ -49,32 +50,45 @@ def duel(values: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
 class FlatNetwork(nn.Module):
     """Sees the flat vector."""
 
-    def __init__(self, shape: EnvShape, hidden: Sequence[int], n_outputs: int):
+    def __init__(
+        self,
+        shape: EnvShape,
+        hidden: Sequence[int],
+        n_outputs: int,
+        layers: OutputLayers = "dueling",
+    ):
         """`n_outputs` is K."""
         super().__init__()
         self.body = _perceptron(shape.n_flat, hidden)
-        self.value = _last(hidden[-1], n_outputs)
+        self.value = _last(hidden[-1], n_outputs) if layers == "dueling" else None
         self.advantage = _last(hidden[-1], n_outputs * shape.n_actions)
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Z [m, A, K]."""
         h = self.body(inputs.flat)
-        value = self.value(h).unsqueeze(1)
-        advantages = self.advantage(h).view(*inputs.mask.shape, value.shape[-1])
-        return duel(value, advantages, inputs.mask)
+        advantages = self.advantage(h).view(*inputs.mask.shape, -1)
+        if self.value is None:
+            return advantages
+        return duel(self.value(h).unsqueeze(1), advantages, inputs.mask)
 
 
 class ActionNetwork(nn.Module):
     """Sees the features of each action, and what they are together."""
 
-    def __init__(self, shape: EnvShape, hidden: Sequence[int], n_outputs: int):
+    def __init__(
+        self,
+        shape: EnvShape,
+        hidden: Sequence[int],
+        n_outputs: int,
+        layers: OutputLayers = "dueling",
+    ):
         """`n_outputs` is K."""
         super().__init__()
         width = hidden[-1]
         self.action = _perceptron(shape.n_features, hidden)
         self.context = _perceptron(2 * width + shape.n_flat, hidden)
         self.mixed = _perceptron(2 * width, hidden)
-        self.value = _last(width, n_outputs)
+        self.value = _last(width, n_outputs) if layers == "dueling" else None
         self.advantage = _last(width, n_outputs)
 
     def forward(self, inputs: Inputs) -> Tensor:
@@ -87,6 +101,8 @@ class ActionNetwork(nn.Module):
         # Every action sees itself and what all of them are together.
         wide = context.unsqueeze(1).expand(-1, h.shape[1], -1)
         advantages = self.advantage(self.mixed(torch.cat([h, wide], dim=-1)))
+        if self.value is None:
+            return advantages
         return duel(self.value(context).unsqueeze(1), advantages, inputs.mask)
 
 
@@ -97,7 +113,7 @@ def build_network(shape: EnvShape, config: RainbowConfig, seed: int) -> nn.Modul
     # The process's own random state is left as it was.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return kind(shape, config.hidden, n_outputs)
+        return kind(shape, config.hidden, n_outputs, config.output_layers)
 
 
 def network_weights(network: nn.Module) -> dict[str, np.ndarray]:

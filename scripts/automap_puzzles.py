@@ -7,7 +7,7 @@ the best.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -99,6 +99,44 @@ def random_choices(n: int, seed: int) -> Choices:
         linked=np.zeros((n, n), bool),
         implied=np.zeros((n, n), bool),
     )
+
+
+def chosen(choices: Choices, order: np.ndarray) -> Choices:
+    """The decisions `order` of some choices, in that order; one may stand there several times, for
+    parts that are split all or none.
+    """
+    square = np.ix_(order, order)
+    same = (order[:, None] == order) & ~np.eye(len(order), dtype=bool)
+    return Choices(
+        classes=tuple(choices.classes[i] for i in order),
+        dimensions=tuple(choices.dimensions[i] for i in order),
+        weights=choices.weights[order],
+        allowed=choices.allowed[order],
+        conflicts=choices.conflicts[square],
+        linked=choices.linked[square] | same,
+        implied=choices.implied[square],
+    )
+
+
+def ungrouped(choices: Choices) -> Choices:
+    """A decision for each dimension; those of one group are linked."""
+    order = np.repeat(np.arange(len(choices)), choices.weights)
+    places = np.arange(len(order)) - np.repeat(
+        np.cumsum(choices.weights) - choices.weights, choices.weights
+    )
+    alone = chosen(choices, order)
+    names = tuple((dims[place],) for dims, place in zip(alone.dimensions, places, strict=True))
+    return replace(alone, dimensions=names, weights=np.ones(len(order), np.int64))
+
+
+def smallest_first(choices: Choices) -> Choices:
+    """The same decisions in the opposite order."""
+    return chosen(choices, np.arange(len(choices))[::-1])
+
+
+def with_nothing_implied(choices: Choices) -> Choices:
+    """To split one decides nothing else."""
+    return replace(choices, implied=np.zeros_like(choices.implied))
 
 
 @dataclass(frozen=True)

@@ -67,3 +67,10 @@ class TableEnv:
             best = np.where(self.allowed, q, -np.inf).max(1)
             q = self.reward + np.where(self.ends, 0.0, gamma * best[self.after])
         return np.where(self.allowed, q, -np.inf)
+
+    def policy_values(self, policy: np.ndarray, gamma: float) -> np.ndarray:
+        """V [n_states] of a policy: (I - gamma P) V = r."""
+        rows = np.arange(len(policy))
+        moves = np.zeros((len(policy),) * 2)
+        moves[rows, self.after[rows, policy]] = np.where(self.ends[rows, policy], 0.0, gamma)
+        return np.linalg.solve(np.eye(len(policy)) - moves, self.reward[rows, policy])

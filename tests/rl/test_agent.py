@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch")
 
 from rl.agent import Head, Step, errors, projected  # noqa: E402
 from rl.config import Distribution  # noqa: E402
-from rl.env import Observation  # noqa: E402
-from rl.networks import duel, network_inputs  # noqa: E402
+from rl.env import EnvShape, Observation  # noqa: E402
+from rl.networks import build_network, duel, network_inputs  # noqa: E402
+from tests.rl.configs import SMALL  # noqa: E402
 
 
 def inputs(rows, baseline=(0.0, 0.0), mask=(True, True)):
@@ -51,6 +52,30 @@ def test_double_q_by_hand():
     result = errors(Table([1.0, 1.0]), Table([-1.0, 100.0]), Head(None), STEP)
     assert result.surprises.tolist() == [11.875, 26.0]
     assert result.losses.tolist() == [11.375, 25.5]
+
+
+def test_single_q_by_hand():
+    # The target network chooses too. After: 0.25 - 4, 0.5 + 300: target 1 + 0.5 * 300.5, now 11.
+    # The second has ended, as above.
+    result = errors(Table([1.0, 1.0]), Table([-1.0, 100.0]), Head(None), STEP, "single")
+    assert result.surprises.tolist() == [151.25 - 11.0, 26.0]
+
+
+@pytest.mark.parametrize("kind", ["flat", "per-action"])
+def test_plain_output_layers_are_the_advantages_alone(kind):
+    shape = EnvShape(n_envs=1, n_actions=2, n_flat=2, n_features=1)
+    seen, networks = inputs([[1.0, 2.0], [3.0, 5.0]]), {}
+    for layers in ("dueling", "plain"):
+        config = replace(SMALL, network=kind, output_layers=layers)
+        networks[layers] = build_network(shape, config, seed=0)
+        torch.manual_seed(1)
+        # Untrained, the last layers are zero.
+        torch.nn.init.normal_(networks[layers].advantage.weight)
+    dueling, plain = networks["dueling"], networks["plain"]
+    assert plain.value is None
+    # The layers before the last begin alike.
+    z = plain(seen)
+    assert torch.equal(dueling(seen), z - z.mean(1, keepdim=True))
 
 
 def test_what_is_not_allowed_is_never_the_best_action_after():

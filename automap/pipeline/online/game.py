@@ -60,7 +60,9 @@ class ActionFilter:
         return len(self.points_divide) - 1
 
 
-def action_filter(arrays: Arrays, stages: int, boundary_level: np.ndarray) -> ActionFilter | None:
+def action_filter(
+    arrays: Arrays, stages: int, boundary_level: np.ndarray, radius: int = RADIUS
+) -> ActionFilter | None:
     """What may be chosen with S stages; `boundary_level` as in `Fabric`. None if there is no
     partition in so many.
     """
@@ -75,7 +77,7 @@ def action_filter(arrays: Arrays, stages: int, boundary_level: np.ndarray) -> Ac
             break
     else:
         return None
-    for near in (near_boundaries(boundary_level, stages), np.ones(len(units), bool)):
+    for near in (near_boundaries(boundary_level, stages, radius), np.ones(len(units), bool)):
         units_divide = _divides(usable, arrays.may_cut_devices & near, stages)
         if units_divide[stages, 0]:
             return ActionFilter(points_divide, units_divide, has_variable)

@@ -28,6 +28,7 @@ import numpy as np
 from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.online.game import (
+    RADIUS,
     STAGE_FEATURES,
     ActionFilter,
     action_filter,
@@ -191,15 +192,18 @@ def find(
     deadline: Deadline,
     most_decisions: int = MOST_DECISIONS,
     patience: int = PATIENCE,
+    radius: int = RADIUS,
+    config: RainbowConfig | None = None,
 ) -> RainbowResult:
     """Search for S stages; one game is always played to its end.
 
-    It ends after `most_decisions`, or when `patience` games have brought nothing better.
+    It ends after `most_decisions`, or when `patience` games have brought nothing better. `radius`
+    is that of `near_boundaries`, `config` another one than the mode's.
 
     Raises `InputError` if torch is not installed.
     """
     need_torch()
-    allowed = action_filter(arrays, stages, boundary_level)
+    allowed = action_filter(arrays, stages, boundary_level, radius)
     if allowed is None:
         return RainbowResult(None, None, None)
     if stages == 1:
@@ -207,7 +211,7 @@ def find(
         only = Partition(*ends, float(value(arrays, *ends)))
         return RainbowResult(only, only, only)
     env = PipelineEnv(arrays, allowed, mode, N_GAMES)
-    trainer = _trainer(env, mode, seed)
+    trainer = _trainer(env, config or CONFIGS[mode], seed)
     # After torch is loaded and the game compiled, which take the same time for every problem.
     start = time.monotonic()
     first = _train(trainer, env, deadline, most_decisions, patience)
@@ -217,13 +221,13 @@ def find(
     return RainbowResult(first, played, better, env.episodes, seconds)
 
 
-def _trainer(env: PipelineEnv, mode: Mode, seed: int) -> "Trainer":
+def _trainer(env: PipelineEnv, config: RainbowConfig, seed: int) -> "Trainer":
     """A run about to begin; torch is loaded here, and the game compiled."""
     from rl.train import Trainer
 
     # The first call compiles the game's functions, which is not to count as learning.
     env.observe()
-    return Trainer(env, CONFIGS[mode], seed)
+    return Trainer(env, config, seed)
 
 
 def _train(

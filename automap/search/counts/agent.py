@@ -1,6 +1,6 @@
 """Rainbow on the count objective, in the paper's mode and in ours.
 
-1. play and learn until a target is reached, or nothing better comes any more    -> in: `find`
+1. play and learn until a target is reached, or nothing better comes any more    -> in: `play`
 2. the second stage goes back over what the best plan keeps whole
        faithful   the game begins with what is split and decides the rest anew; the agent learns on
        ours       second thoughts                                     -> in: `reconsidered`
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 import math
 import time
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -30,6 +30,12 @@ from rl.env import EnvShape, Observation, Outcome
 from rl.metrics import Row
 
 
+SecondStage = Literal["played on", "reconsidered", "none"]
+"""How the best plan is gone back over: the agent plays on with what it splits, second thoughts
+without an agent, or not at all.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
     """An agent, at how many tables it plays at once, and after how many decisions without a better
@@ -39,6 +45,7 @@ class Player:
     config: RainbowConfig
     n_tables: int
     patience: int
+    second_stage: SecondStage
 
 
 _FAITHFUL: Final = RainbowConfig(
@@ -72,13 +79,19 @@ _OURS: Final = RainbowConfig(
     steps_per_update=16,
     target_every=50,
 )
+_OURS_PLAYER: Final = Player(config=_OURS, n_tables=8, patience=10**9, second_stage="reconsidered")
 PLAYERS: Final[Mapping[tuple[Mode, Task], Player]] = {
-    ("faithful", "operator partitioning"): Player(config=_FAITHFUL, n_tables=1, patience=20_000),
-    ("faithful", "auto data parallelism"): Player(
-        config=replace(_FAITHFUL, epsilon=Linear(1.0, 0.1, 500)), n_tables=1, patience=5_000
+    ("faithful", "operator partitioning"): Player(
+        config=_FAITHFUL, n_tables=1, patience=20_000, second_stage="played on"
     ),
-    ("ours", "operator partitioning"): Player(config=_OURS, n_tables=8, patience=10**9),
-    ("ours", "auto data parallelism"): Player(config=_OURS, n_tables=8, patience=10**9),
+    ("faithful", "auto data parallelism"): Player(
+        config=replace(_FAITHFUL, epsilon=Linear(1.0, 0.1, 500)),
+        n_tables=1,
+        patience=5_000,
+        second_stage="played on",
+    ),
+    ("ours", "operator partitioning"): _OURS_PLAYER,
+    ("ours", "auto data parallelism"): _OURS_PLAYER,
 }
 """Who plays, by mode and task."""
 
@@ -228,21 +241,45 @@ def find(
     is_over: Callable[[], bool] = lambda: False,
     learns: bool = True,
 ) -> Found:
+    """`play` by the player and the view of a mode. With `learns=False` the same player never
+    learns, to show what learning adds.
+    """
+    player = PLAYERS[mode, task]
+    if not learns:
+        player = replace(player, config=replace(player.config, steps_per_update=None))
+    return play(
+        choices,
+        player,
+        make_view(mode, choices),
+        seed=seed,
+        most_steps=most_steps,
+        target_count=target_count,
+        is_over=is_over,
+    )
+
+
+def play(
+    choices: Choices,
+    player: Player,
+    view: View,
+    *,
+    seed: int,
+    most_steps: int,
+    target_count: int,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Found:
     """Search until a plan counts `target_count`, or nothing better comes any more in both stages,
     or `most_steps` decisions are made, or `is_over` says so.
 
-    With `learns=False` the same player never learns, to show what learning adds. Raises
-    `InputError` if torch is not installed.
+    Raises `InputError` if torch is not installed.
     """
     need_torch()
     from rl.train import Trainer  # torch loads here
 
     start = time.process_time()
-    player = PLAYERS[mode, task]
-    config = player.config if learns else replace(player.config, steps_per_update=None)
-    env = CountEnv(choices, make_view(mode, choices), player.n_tables)
+    env = CountEnv(choices, view, player.n_tables)
     curve = _Curve(env)
-    trainer = Trainer(env, config, seed, log=curve, log_every_steps=_STEPS_BETWEEN_POINTS)
+    trainer = Trainer(env, player.config, seed, log=curve, log_every_steps=_STEPS_BETWEEN_POINTS)
     improvements: list[Improvement] = []
     stage, stage_began = 1, 0
 
@@ -258,12 +295,12 @@ def find(
         return env.best_count >= target_count or is_over()
 
     trainer.run(most_steps, is_stable)
-    if mode == "faithful" and not is_ended() and env.keep():
+    if player.second_stage == "played on" and not is_ended() and env.keep():
         stage, stage_began = 2, trainer.steps
         trainer.run(most_steps, is_stable)
     best = env.best.copy()
     return Found(
-        split=best if mode == "faithful" else reconsidered(choices, best),
+        split=reconsidered(choices, best) if player.second_stage == "reconsidered" else best,
         improvements=tuple(improvements),
         steps=trainer.steps,
         seconds=time.process_time() - start,

@@ -118,6 +118,12 @@ class Game:
             replicated=np.where(is_split, implied @ choices.weights, own),
         )
 
+    def right_moves(self) -> np.ndarray:
+        """Which of WHOLE and SPLIT are not wrong by the marks, bool [tables, 2]."""
+        here = np.arange(len(self.position)), self.position
+        # What is forced may not stay whole, what is blocked not be split.
+        return np.stack([~self.forced[here], ~self.blocked[here]], axis=1)
+
     def clear(self, tables: np.ndarray) -> None:
         """Begin anew at the tables that are marked."""
         choices, first = self.choices, self._first_decided()
@@ -224,10 +230,7 @@ class OurView:
 
     def observe(self, game: Game) -> Observation:
         """All tables."""
-        tables, at, n = np.arange(len(game.position)), game.position, len(self.choices)
-        # Columns are WHOLE and SPLIT: what is forced may not stay whole, what is blocked not be
-        # split.
-        mask = np.stack([~game.forced[tables, at], ~game.blocked[tables, at]], axis=1)
+        at, n = game.position, len(self.choices)
         baseline = self._greedy_shares(game) / self._total
         features = np.empty((len(at), 2, _N_FEATURES))
         features[:, :, 0] = WHOLE, SPLIT
@@ -238,7 +241,7 @@ class OurView:
             flat=(at[:, None] / n).astype(np.float32),
             features=features.astype(np.float32),
             baseline=baseline.astype(np.float32),
-            mask=mask,
+            mask=game.right_moves(),
         )
 
     def _greedy_shares(self, game: Game) -> np.ndarray:
