@@ -19,7 +19,7 @@ class Policy:
     not timed. `far_start` is a ratio of two steps, `price_reach` a distance of logarithms of sizes,
     `*_error` are standard deviations of logarithms, and the rest are fractions: of a step
     (`close_start`, `bound_by_memory`, `lever_gain`, `open_gap`, `preset_margin`,
-    `preset_margin_off_chip`, `error_reach`, `least_improvement`), of the work of a step
+    `preset_margin_off_chip`, `*error_reach`, `least_improvement`), of the work of a step
     (`least_*work*`), of a peak (`lever_least_fall`), or of a budget (`lever_*_share`).
     """
 
@@ -51,6 +51,8 @@ class Policy:
     shared_error: float
     own_error: float
     error_reach: float
+    alone_error: float
+    memory_error_reach: float
     shared_memory_error: float
     own_memory_error: float
     least_improvement: float

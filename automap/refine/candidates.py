@@ -8,6 +8,8 @@
                  of the peak
     gain         expected improvement on the best compiled step, times the chance to fit in memory
                  (Schonlau et al. 1998)                                 -> in: `Candidates.gains`
+    next         the search's own plan, the best preset; then the one that gains most, every second
+                 time of the presets                                  -> in: `Candidates.next_index`
 
 As long as no compiled plan fits there is no step to improve on: then the plan that is most likely
 to fit is next, of those that are as likely as not to, the one that is expected to be fastest.
@@ -20,12 +22,13 @@ A plan is a point x: its predicted seconds of each kernel and collective. Its er
 
 a Gaussian process with mean 0 and covariance                              -> in: `_covariance`
 
-    k(x, x') = shared^2 + own^2 exp(-d(x, x') / reach)
+    k(x, x') = shared^2 + own^2 exp(-d(x, x') / reach) + alone^2 [x and x' are one plan]
     d(x, x') = sum_i |x_i - x'_i| / (2 t)       t: the seconds of the step that distances are of
 
-so that all plans of a step are wrong together by about `shared`, and besides each by about `own`,
-which plans that do the same have in common. It is exact at plans that were compiled, and returns
-to the shared part far from them. With errors e of n compiled plans, K = k of each pair of them,
+so that all plans of a step are wrong together by about `shared`; besides each by about `own`, which
+plans that do the same have in common; and by `alone`, which no two plans have: the compiler makes
+something else of plans that are equal in all that is predicted. It returns to the shared part far
+from compiled plans. With errors e of n compiled plans, K = k of each pair of them,
 k* = k of a plan to each, mean and variance of its error are               -> in: `ErrorModel.at`
 
     m = k* K^-1 e        s^2 = (k(x, x) - k* K^-1 k*) (1 + e K^-1 e) / (1 + n)
@@ -52,8 +55,7 @@ from scipy.special import log_ndtr, ndtr
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.traffic.flows import KINDS
-from automap.policy import Policy
-from automap.refine.trials import Trial
+from automap.refine.trials import Trial, fastest
 from automap.search.context import Candidate, SearchContext
 from automap.space.point import Point, SplitClasses
 from automap.space.presets import PRESETS
@@ -67,13 +69,14 @@ _JITTER = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorScale:
-    """Standard deviations of log errors: what all plans of a step share, and what each has of its
-    own, which fades with the distance `reach`.
+    """Standard deviations of log errors: what all plans of a step share, what each has of its
+    own, which fades with the distance `reach`, and what it has alone.
     """
 
     shared: float
     own: float
     reach: float
+    alone: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,16 +99,14 @@ class ErrorModel:
     errors: np.ndarray
 
     def at(self, points: np.ndarray) -> Beliefs:
-        """What is believed of plans at `points` [plans, parts]."""
-        scale = self.scale
-        prior = scale.shared**2 + scale.own**2
+        """What is believed of plans at `points` [plans, parts] that were not compiled."""
+        prior = self._prior
         if not len(self.errors):
             n_plans = len(points)
             return Beliefs(means=np.zeros(n_plans), deviations=np.full(n_plans, prior**0.5))
-        among = self._covariance(self.points) + _JITTER * prior * np.eye(len(self.errors))
         towards = self._covariance(points)
         # By Cholesky's factor: K is positive definite, as its jitter keeps equal plans apart.
-        factor = np.linalg.cholesky(among)
+        factor = np.linalg.cholesky(self.among)
         whitened = np.linalg.solve(factor, towards.T)
         errors = np.linalg.solve(factor, self.errors)
         means = whitened.T @ errors
@@ -113,8 +114,21 @@ class ErrorModel:
         variances = size * (prior - (whitened**2).sum(axis=0))
         return Beliefs(means=means, deviations=np.sqrt(np.maximum(variances, 0.0)))
 
+    @property
+    def among(self) -> np.ndarray:
+        """K, the covariance of the errors of the compiled plans, [compiled, compiled]."""
+        apart = self.scale.alone**2 + _JITTER * self._prior
+        return self._covariance(self.points) + apart * np.eye(len(self.errors))
+
+    @property
+    def _prior(self) -> float:
+        """The variance of an error of which nothing is known."""
+        return self.scale.shared**2 + self.scale.own**2 + self.scale.alone**2
+
     def _covariance(self, points: np.ndarray) -> np.ndarray:
-        """Covariance of errors at `points` with those of the compiled plans, [plans, compiled]."""
+        """Covariance of errors at `points` with those of the compiled plans, [plans, compiled],
+        without what each has alone.
+        """
         # Plan by plan: all differences at once would be [plans, compiled, parts].
         apart = np.stack(
             [np.abs(points - compiled).sum(axis=1) for compiled in self.points], axis=1
@@ -202,6 +216,27 @@ class Candidates:
         gains = expected_improvement(log_steps, self._errors.deviations) * self._chances
         return np.where(self._is_known, 0.0, gains)
 
+    def next_index(self, first: Sequence[Point]) -> int | None:
+        """Which candidate is compiled next, None if none promises enough; those of `first`, which
+        are candidates, come before all others.
+        """
+        known = {t.point for t in self.trials}
+        waiting = [point for point in first if point not in known]
+        if waiting:
+            return [c.point for c in self.candidates].index(waiting[0])
+        best = fastest(self.trials)
+        best_seconds = None if best is None else self.trials[best].record.compiled_seconds
+        if best_seconds is None:
+            return self.most_likely()
+        gains = self.gains(best_seconds)
+        every = range(len(gains))
+        presets = [i for i in every if self.candidates[i].origin in self.context.presets]
+        for those in (presets if len(self.trials) % 2 else (), every):
+            index = max(those, key=lambda i: gains[i], default=None)
+            if index is not None and gains[index] >= self.context.policy.least_improvement:
+                return index
+        return None
+
     def most_likely(self) -> int | None:
         """The candidate to compile while none of those compiled fits, None if all are known."""
         unknown = np.flatnonzero(~self._is_known)
@@ -248,7 +283,13 @@ class Candidates:
             for t in self.trials
             if (seconds := t.record.compiled_seconds)
         ]
-        return self._beliefs(known, policy.shared_error, policy.own_error, policy)
+        scale = ErrorScale(
+            shared=policy.shared_error,
+            own=policy.own_error,
+            reach=policy.error_reach,
+            alone=policy.alone_error,
+        )
+        return self._beliefs(known, scale)
 
     @cached_property
     def _memory_errors(self) -> Beliefs:
@@ -258,18 +299,24 @@ class Candidates:
             for t in self.trials
             if (peak := t.record.compiled_bytes)
         ]
-        return self._beliefs(known, policy.shared_memory_error, policy.own_memory_error, policy)
+        scale = ErrorScale(
+            shared=policy.shared_memory_error,
+            own=policy.own_memory_error,
+            reach=policy.memory_error_reach,
+        )
+        return self._beliefs(known, scale)
 
-    def _beliefs(
-        self, known: Sequence[tuple[Point, float]], shared: float, own: float, policy: Policy
-    ) -> Beliefs:
-        model = ErrorModel(
-            scale=ErrorScale(shared=shared, own=own, reach=policy.error_reach),
+    def _beliefs(self, known: Sequence[tuple[Point, float]], scale: ErrorScale) -> Beliefs:
+        return self.error_model(known, scale).at(self._parts)
+
+    def error_model(self, known: Sequence[tuple[Point, float]], scale: ErrorScale) -> ErrorModel:
+        """The model of points whose errors are known."""
+        return ErrorModel(
+            scale=scale,
             step_seconds=float(self._parts.sum(axis=1).min()),
             points=np.array([self._point_parts(point) for point, _ in known]),
             errors=np.array([error for _, error in known]),
         )
-        return model.at(self._parts)
 
     def _estimate(self, point: Point) -> Estimate:
         estimate = self.context.estimate(point)

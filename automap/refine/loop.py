@@ -158,30 +158,13 @@ class _Refining:
         """
         first = [self.outcome.best, *self._best_preset()]
         candidates = Candidates.build(self.context, self.trials, [c.point for c in first])
-        expected = candidates.expected_seconds()
-        places = {c.point: i for i, c in enumerate(candidates.candidates)}
-        tried = {t.point for t in self.trials}
-        for candidate in first:
-            if candidate.point not in tried:
-                return candidate, float(expected[places[candidate.point]])
-        index = self._most_promising(candidates)
-        return None if index is None else (candidates.candidates[index], float(expected[index]))
-
-    def _most_promising(self, candidates: Candidates) -> int | None:
-        """The candidate that is expected to gain most, every second time of the presets."""
-        best = fastest(self.trials)
-        best_seconds = None if best is None else self.trials[best].record.compiled_seconds
-        if best_seconds is None:
-            return candidates.most_likely()
-        gains = candidates.gains(best_seconds)
-        least = self.context.policy.least_improvement
-        every = range(len(gains))
-        presets = [i for i in every if candidates.candidates[i].origin in self.context.presets]
-        for those in (presets if len(self.trials) % 2 else (), every):
-            index = max(those, key=lambda i: gains[i], default=None)
-            if index is not None and gains[index] >= least:
-                return index
-        return None
+        index = candidates.next_index([c.point for c in first])
+        if index is None:
+            return None
+        chosen = candidates.candidates[index]
+        # By the name that the search has for it.
+        named = next((c for c in first if c.point == chosen.point), chosen)
+        return named, float(candidates.expected_seconds()[index])
 
     def _best_preset(self) -> list[Candidate]:
         """The preset that is predicted to be the best, if it is not the search's own plan."""

@@ -58,6 +58,15 @@ def test_two_plans_that_are_the_same_do_not_break_it():
     assert believed.means == pytest.approx([0.1], abs=1e-4)
 
 
+def test_what_a_plan_has_alone_is_known_of_no_equal_plan():
+    scale = ErrorScale(shared=0.2, own=0.05, reach=0.25, alone=0.03)
+    believed = _model([[1.0]], [0.1], scale).at(np.array([[1.0]]))
+    prior, covariance = 0.2**2 + 0.05**2 + 0.03**2, 0.2**2 + 0.05**2
+    assert believed.means == pytest.approx([covariance / prior * 0.1])
+    size = (1 + 0.1**2 / prior) / 2
+    assert believed.deviations == pytest.approx([(size * (prior - covariance**2 / prior)) ** 0.5])
+
+
 @pytest.mark.parametrize(("mean", "deviation"), [(0.1, 0.05), (-0.2, 0.1), (0.0, 0.3), (0.5, 0.02)])
 def test_expected_improvement_is_the_mean_of_what_is_drawn(mean, deviation):
     drawn = np.random.default_rng(0).normal(mean, deviation, 400_000)
