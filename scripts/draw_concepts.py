@@ -10,7 +10,7 @@ allreduce.svg   seconds of an all-reduce over its bytes on three machines, by th
 `tests/scripts/test_draw_concepts.py` draws them again and compares.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 import json
@@ -25,7 +25,8 @@ import jax.numpy as jnp
 
 import automap
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.plan.pipeline import PipelineRecord
+from automap.pipeline.schedules import pass_order, schedule_named
+from automap.plan.pipeline import PipelineRecord, ScheduleName
 from automap.program.problem_build import build_problem
 from automap.quantities import seconds_text
 from automap.space.space import Space
@@ -210,7 +211,7 @@ def _matrix(
     return [*parts, text(x + width / 2, top + height + 14, where, size=12)]
 
 
-def pipeline_events(schedule: str) -> list[dict[str, Any]]:
+def pipeline_events(schedule: ScheduleName) -> list[dict[str, Any]]:
     """The passes of four equal stages, as the simulator's trace has them."""
     step, args = perceptron(64, (64,) * (STAGES + 1))
     planned = automap.plan(
@@ -224,18 +225,20 @@ def pipeline_events(schedule: str) -> list[dict[str, Any]]:
     record = planned.pipeline
     assert record is not None  # noqa: S101 - a pipeline was asked for
     # Equal stages with round numbers: a real profile would blur what the schedules do.
+    weights_seconds = 1e-3 if pass_order(schedule_named(schedule)).weights_apart else 0.0
     stages = tuple(
         replace(
             stage,
             forward_seconds=1e-3,
-            backward_seconds=2e-3,
+            backward_seconds=2e-3 - weights_seconds,
+            weights_seconds=weights_seconds,
             reduce_seconds=1e-3,
             transfer_seconds=5e-5 if stage.cut_after else 0.0,
         )
         for stage in record.stages
     )
     equal = PipelineRecord(
-        schedule="gpipe" if schedule == "gpipe" else "1f1b",
+        schedule=schedule,
         microbatches=MICROBATCHES,
         stages=stages,
     )
@@ -249,9 +252,9 @@ def draw_schedules() -> str:
     """One row for each stage, one box for each pass with its microbatch's number."""
     shapes = []
     left, height, points_per_microsecond = 96, 24, 0.0185
-    for number, schedule in enumerate(("gpipe", "1f1b")):
+    for number, (schedule, title) in enumerate(_TITLES.items()):
         top = 40 + number * 160
-        shapes.append(text(48, top - 18, {"gpipe": "GPipe", "1f1b": "1F1B"}[schedule], size=15))
+        shapes.append(text(48, top - 18, title, size=15))
         for stage in range(STAGES):
             y = top + stage * (height + 4)
             shapes.append(text(48, y + height / 2, f"stage {stage}", size=12))
@@ -268,11 +271,22 @@ def draw_schedules() -> str:
             if kind != "all-reduce":
                 middle = x + event["dur"] * points_per_microsecond / 2
                 shapes.append(text(middle, y + height / 2, str(details["microbatch"]), size=11))
-    shapes.append(text(380, 350, "blue: forward, orange: backward, green: all-reduce and update"))
-    return picture(760, 370, "The passes of a pipeline under two schedules", shapes)
+    kinds = "blue: forward, orange: backward, pink: weights, green: all-reduce and update"
+    shapes.append(text(380, 510, kinds))
+    return picture(760, 530, "The passes of a pipeline under three schedules", shapes)
 
 
-_SHADE_OF_KIND: Final = {"forward": SHADES[0], "backward": SHADES[1], "all-reduce": SHADES[2]}
+_TITLES: Final[Mapping[ScheduleName, str]] = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "zero-bubble": "Zero-bubble",
+}
+_SHADE_OF_KIND: Final = {
+    "forward": SHADES[0],
+    "backward": SHADES[1],
+    "all-reduce": SHADES[2],
+    "weights": SHADES[3],
+}
 
 
 LINE_INKS: Final = {"8xh100": "#0550ae", "2x8xh100": "#953800", "v5e:4x4": "#1a7f37"}

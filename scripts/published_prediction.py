@@ -225,6 +225,7 @@ def pipeline_value(
     arrays = Arrays(
         forward=passes[0],
         backward=passes[1],
+        weights=np.zeros_like(passes[1]),
         cut_bytes=np.ones(stages + 1),
         may_cut=np.ones(stages + 1, bool),
         may_cut_devices=np.ones(stages + 1, bool),
@@ -232,6 +233,7 @@ def pipeline_value(
         gradient_bytes=sums,
         state_bytes=nothing,
         saved_bytes=nothing,
+        kept_bytes=nothing,
         working_bytes=nothing,
         reduce_seconds_per_byte=np.ones((stages + 1, stages + 1)),
         transfer_seconds_per_byte=sent,

@@ -19,11 +19,15 @@ from rich.progress import track
 
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
-from automap.pipeline.agent.problems import Problem, Size, generate_plain
+from automap.pipeline.agent.problems import (
+    TRAINED_SCHEDULES,
+    Problem,
+    Size,
+    generate_plain,
+)
 from automap.pipeline.arrays import Arrays, Terms, pipeline_arrays
 from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.profile.points import coarsen
-from automap.pipeline.schedules import SCHEDULES
 from automap.pipeline.solvers.local import optimum
 from automap.topology import get_topology
 from models.gpt import gpt_124m
@@ -101,10 +105,10 @@ def baseline(episodes: int) -> list[list[str]]:
 
 
 def settings(case: Case) -> Iterator[Arrays]:
-    """The paper's own model of a case, and the product's with both schedules."""
+    """The paper's own model of a case, and the product's with the schedules of its training."""
     yield case.arrays()
     fabric = pipeline_fabric(get_topology(CONFIGURATIONS[case.configuration][0]))
-    for schedule in SCHEDULES.values():
+    for schedule in TRAINED_SCHEDULES:
         terms = Terms(microbatches=MICROBATCHES, schedule=schedule, memory_limit_bytes=np.inf)
         yield pipeline_arrays(case.points, fabric, terms)
 

@@ -26,6 +26,8 @@ class Arrays(NamedTuple):
 
     forward, backward  [U + 1, n + 1] seconds of one microbatch on r replicas, sums of the points
                        before
+    weights            [U + 1, n + 1] the same of weight passes, if the schedule has them apart:
+                       they are not in `backward` then; else 0
     cut_bytes          [n + 1] of one microbatch that cross boundary i, one way
     may_cut            [n + 1] bool: whether a stage may begin at point i
     may_cut_devices    [U + 1] bool: whether a stage may begin at unit d
@@ -35,6 +37,8 @@ class Arrays(NamedTuple):
                        device
     saved_bytes        [n + 1, n + 1] activations of one microbatch that are saved for its backward
                        pass, over all replicas
+    kept_bytes         [n + 1, n + 1] of one microbatch that its weight pass reads, over all
+                       replicas
     working_bytes      [n + 1, n + 1] the most that a microbatch needs besides, over all replicas
     reduce_seconds_per_byte    [U + 1, U + 1] of a stage's gradients, its update included
     transfer_seconds_per_byte  [U + 1, U + 1, U + 1] from stage [d, e) to stage [e, f)
@@ -47,6 +51,7 @@ class Arrays(NamedTuple):
 
     forward: Array
     backward: Array
+    weights: Array
     cut_bytes: Array
     may_cut: Array
     may_cut_devices: Array
@@ -54,6 +59,7 @@ class Arrays(NamedTuple):
     gradient_bytes: Array
     state_bytes: Array
     saved_bytes: Array
+    kept_bytes: Array
     working_bytes: Array
     reduce_seconds_per_byte: Array
     transfer_seconds_per_byte: Array
@@ -93,7 +99,8 @@ def pipeline_arrays(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
     """
     n, m = points.n_points, terms.microbatches
     shape = (fabric.n_units + 1, n + 1)
-    forward, backward, usable = np.zeros(shape), np.zeros(shape), np.zeros(shape[0], bool)
+    forward, backward, weights = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    usable, order = np.zeros(shape[0], bool), pass_order(terms.schedule)
     # Sizes that do not divide a microbatch's examples keep 0 seconds: nothing may read them.
     examples = points.profile.batch_size // m
     for r in range(1, fabric.n_units + 1):
@@ -101,10 +108,14 @@ def pipeline_arrays(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
         if examples % replicas == 0:
             usable[r] = True
             forward[r], backward[r] = points.seconds(m * replicas)
+            if order.weights_apart:
+                weights[r] = points.weight_seconds(m * replicas)
+                backward[r] -= weights[r]
     state_bytes = points.state_bytes
     return Arrays(
         forward=forward,
         backward=backward,
+        weights=weights,
         cut_bytes=points.cut_bytes / m,
         may_cut=points.may_cut,
         may_cut_devices=np.ones(shape[0], bool),
@@ -112,6 +123,7 @@ def pipeline_arrays(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
         gradient_bytes=points.gradient_bytes,
         state_bytes=state_bytes,
         saved_bytes=points.saved_bytes / m,
+        kept_bytes=points.kept_bytes / m,
         working_bytes=points.working_bytes / m,
         reduce_seconds_per_byte=fabric.reduce_seconds_per_byte + points.update_seconds_per_byte,
         transfer_seconds_per_byte=fabric.transfer_seconds_per_byte,
@@ -119,7 +131,7 @@ def pipeline_arrays(points: Points, fabric: Fabric, terms: Terms) -> Arrays:
         memory_limit_bytes=terms.memory_limit_bytes,
         unit_devices=fabric.unit_devices,
         microbatches=m,
-        order=pass_order(terms.schedule),
+        order=order,
         transfers_differ=int(fabric.transfers == "matched"),
     )
 
@@ -132,8 +144,12 @@ def from_lines(
     terms: Terms,
     *,
     forward_share: float = 1 / 3,
+    weight_share: float = 1 / 3,
 ) -> Arrays:
     """A problem without floors, shared parameters or limits of memory (Auto-MAP section 4.4).
+
+    Of the seconds the forward pass has `forward_share`, and the weight pass `weight_share` where
+    the schedule has it apart, the backward pass the rest.
 
     `seconds` and `gradient_bytes` [n] of each point, the first of the whole batch, forward and
     backward, on one device; `cut_bytes` [n] of the whole batch after each point, of which the last
@@ -145,12 +161,15 @@ def from_lines(
     replicas = np.maximum(np.arange(units + 1), 1)[:, None] * fabric.unit_devices
     weights = np.concatenate([[0.0], np.cumsum(gradient_bytes)])
     nothing = np.zeros((n + 1, n + 1))
+    order = pass_order(terms.schedule)
+    weight_share *= order.weights_apart
     may_cut = np.ones(n + 1, bool)
     usable = np.ones(units + 1, bool)
     usable[0] = False
     return Arrays(
         forward=forward_share * total / replicas,
-        backward=(1 - forward_share) * total / replicas,
+        backward=(1 - forward_share - weight_share) * total / replicas,
+        weights=weight_share * total / replicas,
         cut_bytes=np.concatenate([[0.0], cut_bytes[: n - 1], [0.0]]) / m,
         may_cut=may_cut,
         may_cut_devices=np.ones(units + 1, bool),
@@ -158,6 +177,7 @@ def from_lines(
         gradient_bytes=np.maximum(weights[None, :] - weights[:, None], 0.0),
         state_bytes=nothing,
         saved_bytes=nothing,
+        kept_bytes=nothing,
         working_bytes=nothing,
         reduce_seconds_per_byte=fabric.reduce_seconds_per_byte,
         transfer_seconds_per_byte=fabric.transfer_seconds_per_byte,
@@ -165,7 +185,7 @@ def from_lines(
         memory_limit_bytes=terms.memory_limit_bytes,
         unit_devices=fabric.unit_devices,
         microbatches=m,
-        order=pass_order(terms.schedule),
+        order=order,
         transfers_differ=int(fabric.transfers == "matched"),
     )
 

@@ -17,6 +17,8 @@ then. The first takes milliseconds a choice, so that there is a plan soon, and a
 optimum before anything is solved; the last is left out if its solver is not compiled yet and there
 is no time for that                                                             -> in: `_Search`
 
+Agents learnt of schedules whose backward pass is one, so they try those only
+                                                                    -> in: `_schedules`
 `agent` infers in milliseconds (`automap.pipeline.agent`, Auto-MAP section 3.5), `agent-gap` solves
 after it to say what it lost; `rainbow` learns (`automap.pipeline.online`, section 3.4); the others
 are baselines (`automap.pipeline.solvers.local`). Only those of `PROVING` give a bound.
@@ -36,7 +38,7 @@ from automap.pipeline.arrays import Arrays, Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.online.game import ideal_seconds
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import SCHEDULES, Schedule
+from automap.pipeline.schedules import SCHEDULES, Schedule, pass_order
 from automap.pipeline.solvers.exact import Partition, Solved, compile_seconds, solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search
 from automap.pipeline.solvers.stage_options import least_bytes
@@ -117,6 +119,7 @@ def find_pipeline(
     on_progress: Callable[[PipelineProgress], None] = lambda tried: None,
 ) -> PipelineSearchResult:
     """The best pipeline; stops at the deadline or at Ctrl-C with the best one so far."""
+    limits = replace(limits, schedules=_schedules(limits, strategy))
     search = _Search(points, fabric, limits, on_progress)
     warnings: tuple[str, ...] = ()
     try:
@@ -214,6 +217,9 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
         # Few microbatches leave bubbles, many leave small ones: the middle bounds the rest soonest.
         for microbatches in sorted(several or counts, key=lambda m: abs(np.log2(m / (4 * stages)))):
             for schedule in limits.schedules if stages <= most else ():
+                # One stage waits for nothing that weight passes could fill.
+                if stages == 1 and pass_order(schedule).weights_apart:
+                    continue
                 yield (
                     stages,
                     Terms(
@@ -222,6 +228,13 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
                         memory_limit_bytes=limits.memory_limit_bytes,
                     ),
                 )
+
+
+def _schedules(limits: Limits, strategy: str) -> Sequence[Schedule]:
+    """Those of the limits that a strategy knows."""
+    if strategy not in _LEARNT:
+        return limits.schedules
+    return [s for s in limits.schedules if not pass_order(s).weights_apart]
 
 
 def _powers(batch: int) -> tuple[int, ...]:
@@ -290,6 +303,8 @@ _ROUNDS: Final[Mapping[str, tuple[PipelineStrategy, ...]]] = {
     "exact": (_even, _local, _exact),
 }
 """What goes over all choices, one after the other; of other names the strategy alone."""
+_LEARNT: Final = frozenset({"agent", "agent-gap", "rainbow"})
+"""Strategies of agents."""
 PROVING: Final = frozenset({"auto", "exact", "agent-gap"})
 """Strategies that know how far what they found can be from the optimum."""
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from automap.pipeline.schedules import Job, JobKind, schedule_named
+from automap.pipeline.schedules import PASSES, Job, JobKind, schedule_named
 from automap.pipeline.task_graph import StageSeconds, pipeline_tasks
 from automap.plan.codec import encode
 from automap.plan.pipeline import PipelineRecord, device_names
@@ -49,7 +49,7 @@ class SimulatedStep:
         """The part of the step in which a device waits, the mean over devices; 0 for a step without
         work.
         """
-        is_work = np.array([job.kind in ("forward", "backward", "all-reduce") for job in self.jobs])
+        is_work = np.array([job.kind in (*PASSES, "all-reduce") for job in self.jobs])
         devices = np.array([len(stage.devices) for stage in self.record.stages])
         task_devices = devices[[job.stage for job in self.jobs]]
         busy = float((self.tasks.seconds * is_work) @ task_devices)
@@ -69,6 +69,7 @@ def simulated_step(record: PipelineRecord) -> SimulatedStep:
             backward=stage.backward_seconds,
             transfer=stage.transfer_seconds,
             reduce=stage.reduce_seconds,
+            weights=stage.weights_seconds,
         )
         for stage in record.stages
     ]
@@ -80,7 +81,8 @@ def simulated_step(record: PipelineRecord) -> SimulatedStep:
 class StageRow:
     """A stage's step.
 
-    Seconds are of the whole step; `reduce_seconds` those of the sum of its gradients and of its
+    Seconds are of the whole step; `weights_seconds` those of the weight passes, 0 where the
+    backward passes have them, `reduce_seconds` those of the sum of its gradients and of its
     update. `sends` microbatches of together `sent_bytes` go to the next stage, which is
     `link_seconds`, and as much comes back over the link's other direction.
     """
@@ -98,11 +100,13 @@ class StageRow:
     sent_bytes: int
     link_seconds: float
     peak_bytes: int
+    weights_seconds: float = 0.0
 
     @property
     def busy_seconds(self) -> float:
         """Seconds of passes, sum and update."""
-        return self.forward_seconds + self.backward_seconds + self.reduce_seconds
+        passes = self.forward_seconds + self.backward_seconds + self.weights_seconds
+        return passes + self.reduce_seconds
 
     @property
     def idle_seconds(self) -> float:
@@ -187,17 +191,14 @@ def _rows(step: SimulatedStep) -> Iterator[StageRow]:
             sent_bytes=sends * stage.sent_bytes,
             link_seconds=sends * stage.transfer_seconds,
             peak_bytes=stage.peak_bytes,
+            weights_seconds=m * stage.weights_seconds,
         )
 
 
 def _waits(step: SimulatedStep, number: dict[Job, int], s: int) -> tuple[float, float]:
     """Seconds in which stage s waits before its passes: for other stages, and for transfers."""
     line = step.timeline
-    passes = [
-        task
-        for task, job in enumerate(step.jobs)
-        if job.stage == s and job.kind in ("forward", "backward")
-    ]
+    passes = [task for task, job in enumerate(step.jobs) if job.stage == s and job.kind in PASSES]
     for_stages = for_transfers = free = 0.0
     for task in passes:
         gap = float(line.start_seconds[task]) - free
@@ -261,6 +262,7 @@ def _events(step: SimulatedStep) -> Iterator[Event]:
 _NAMES: Final[dict[JobKind, tuple[str, str]]] = {
     "forward": ("passes", "forward"),
     "backward": ("passes", "backward"),
+    "weights": ("passes", "weights"),
     "send forward": ("link to stage {next}", "activations"),
     "send backward": ("link from stage {next}", "gradients"),
     "all-reduce": ("all-reduce and update", "all-reduce and update"),

@@ -1,8 +1,8 @@
 """The task graph of a pipelined step, for the simulator: the oracle of the value function.
 
-Tasks are the forward and backward pass of each microbatch in each stage, on the stage; the transfer
-of each microbatch over each boundary, forward and backward on the two directions of its link; and
-one all-reduce per stage, on its devices' links. A stage works in the fixed order of its schedule
+Tasks are the passes of each microbatch in each stage, on the stage; the transfer of each microbatch
+over each boundary, forward and backward on the two directions of its link; and one all-reduce per
+stage, on its devices' links. A stage works in the fixed order of its schedule
 (`automap.pipeline.schedules`): each pass waits for the one before it in its stage, and for what
 comes over its link.
 """
@@ -20,12 +20,20 @@ from automap.simulate.tasks import Tasks, simulate
 class StageSeconds:
     """One stage: seconds of a microbatch's passes, of sending it to the next stage one way, and of
     the all-reduce.
+
+    `weights` are those of its weight pass, 0 where the backward pass has them.
     """
 
     forward: float
     backward: float
     transfer: float
     reduce: float
+    weights: float = 0.0
+
+    @property
+    def passes(self) -> float:
+        """Of all passes of a microbatch."""
+        return self.forward + self.backward + self.weights
 
 
 def stage_seconds(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> list[StageSeconds]:
@@ -43,6 +51,7 @@ def stage_seconds(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> 
                 backward=float(arrays.backward[e - d, j] - arrays.backward[e - d, i]),
                 transfer=transfer,
                 reduce=float(arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]),
+                weights=float(arrays.weights[e - d, j] - arrays.weights[e - d, i]),
             )
         )
     return stages
@@ -116,6 +125,7 @@ def _seconds(stages: list[StageSeconds], job: Job) -> float:
     return {
         "forward": stage.forward,
         "backward": stage.backward,
+        "weights": stage.weights,
         "send forward": stage.transfer,
         "send backward": stage.transfer,
         "all-reduce": stage.reduce,
@@ -125,5 +135,5 @@ def _seconds(stages: list[StageSeconds], job: Job) -> float:
 def _resource(job: Job, stages: int) -> int:
     # Four resources for each stage: itself, the two directions of the link after it, and its
     # devices' links among themselves, on which its AllReduce overlaps with other stages' work.
-    lane = {"forward": 0, "backward": 0, "send forward": 1, "send backward": 2, "all-reduce": 3}
-    return lane[job.kind] * stages + job.stage
+    lane = {"send forward": 1, "send backward": 2, "all-reduce": 3}
+    return lane.get(job.kind, 0) * stages + job.stage

@@ -5,12 +5,14 @@ S stages on M microbatches, from the last stage s = S - 1 to the first. Of stage
 [i, j) and units [d, e), the next stage having [e, f), one microbatch takes
 
     F, B   its forward and backward seconds on r = e - d replicas; T = F + B
+    W      seconds of its weight pass, where the schedule has those apart; then B is without them
     X      latency[e] + transfer[d, e, f] * cut_bytes[j], on the link to the next stage, each way;
            0 for the last
     R      reduce[d, e] * gradient_bytes[i, j]: the AllReduce of its gradients after its last
            microbatch, which overlaps with what earlier stages still do
     K      microbatches in flight, as the schedule says (`automap.pipeline.schedules.in_flight`):
            M if all forward passes come first, min(M, S - s) for 1F1B
+    D      microbatches whose weight passes wait (`automap.pipeline.schedules.late_weights`)
 
 A stage, and each direction of a link, does one thing at a time; links work beside stages. L is the
 longest of paths through the task graph (`automap.pipeline.task_graph`), computed from a *tail*:
@@ -42,11 +44,15 @@ what is known of the stages from s on            -> in: `prepend_stage`, `tail_s
       V_s = max(V_{s+1} + F + X, P_s + R, H + Q_s)   H: until the stage begins its last forward
       L   = V_0
 
+With weights apart the weight passes that lie on such a path are added, each path's fewest: of c
+backward passes in a row max(c - s, 0) are followed by one, and min(M, s + 1) follow the last, up to
+the end of V_s.
+
 With all forward passes first L is the makespan, of two flow shops. Of alternating passes L is never
 above it, and below it only where rounds through different stages alternate on the longest path
-(docs/reports/pipelines.md says by how much for 1F1B).
+(docs/reports/pipelines.md says by how much for 1F1B), or where weight passes fill what they wait.
 
-    bytes of a device = state + (K saved + working) / replicas + 2 cut_bytes[i] / replicas
+    bytes of a device = state + (K saved + D kept + working) / replicas + 2 cut_bytes[i] / replicas
                                                                               -> in: `stage_bytes`
 
 A partition is `cuts` and `device_cuts`, int64 [S + 1], from 0 to n and from 0 to U: stage s has
@@ -65,19 +71,28 @@ most_in_flight = inner(in_flight)
 
 
 @inner
+def most_late(order: PassOrder, m: int, k: int, before: int) -> int:
+    """`late_weights` for numba functions, which know other compiled functions only."""
+    return min(before, m - most_in_flight(order, m, k)) if order.weights_apart else 0
+
+
+@inner
 def prepend_stage(
     pool: Array,
     z: int,
     new: Array,
     f: float,
     b: float,
+    w: float,
     x: float,
     r: float,
     m: int,
     k: int,
+    before: int,
     order: PassOrder,
 ) -> None:
-    """Fill `new` with the tail of k stages that has one stage before tail `pool[z]`.
+    """Fill `new` with the tail of k stages that has one stage before tail `pool[z]`, and `before`
+    stages before that.
 
     A tail is a row (U, V, P, Q, W_1, W_2, ...); of no stages all are 0.
     """
@@ -92,23 +107,28 @@ def prepend_stage(
         new[3] = max(pool[z, 3], b, x)
         new[1] = max(pool[z, 1] + f + x, u + (m - 1) * new[3] + r)
         return
-    flight = most_in_flight(order, m, k)
-    before, after = (m - 1) * f + (m - flight) * b, (m - flight) * f + (m - 1) * b
-    p = max(pool[z, 2] + t + 2.0 * x, m * t, u + (m - 1) * x, u + max(before, after))
-    h = before
+    flight, late = most_in_flight(order, m, k), before
+    # Weight passes between the first and the last backward pass, before the last forward pass, and
+    # after the last backward pass.
+    within, ahead = max(m - 1 - late, 0) * w, max(m - flight - late, 0) * w
+    end = min(m, late + 1) * w
+    last, first = (m - 1) * f + (m - flight) * b + ahead, (m - flight) * f + (m - 1) * b + within
+    p = max(pool[z, 2] + t + 2.0 * x, m * t + within, u + (m - 1) * x, u + max(last, first))
+    h = last
     # The longest path may leave stage s again and again for rounds through its next c - 1 stages.
     for c in range(1, k + 1):
-        w = t if c == 1 else t + 2.0 * x + pool[z, 2 + c]
-        new[3 + c] = w
+        turn = t if c == 1 else t + 2.0 * x + pool[z, 2 + c]
+        new[3 + c] = turn
         # In flight at the stage where the round turns: so many go ahead before the first round.
-        first = most_in_flight(order, m, k - c + 1)
+        flight_there = most_in_flight(order, m, k - c + 1)
         later = (c - 1) * order.in_flight_per_stage + 1
-        rounds, rest = (m - first) // later, (m - first) % later
+        rounds, rest = (m - flight_there) // later, (m - flight_there) % later
         if m > flight and rounds > 0:
-            p = max(p, u + (first - 1) * f + rounds * w + rest * t)
-            h = max(h, (first - 1) * f + rounds * w + rest * f)
-    q = max(pool[z, 3] + f + x, u + r)
-    new[1] = max(pool[z, 1] + f + x, p + r, h + q)
+            start = (flight_there - 1) * f + rounds * turn
+            p = max(p, u + start + rest * t + max(rounds + rest - late, 0) * w)
+            h = max(h, start + rest * f + max(rounds - late, 0) * w)
+    q = max(pool[z, 3] + f + x, u + end + r)
+    new[1] = max(pool[z, 1] + f + x, p + end + r, h + q)
     new[2] = p
     new[3] = q
 
@@ -120,11 +140,14 @@ def tail_seconds(v: float, p: float, m: int, order: PassOrder) -> float:
 
 
 @inner
-def stage_bytes(arrays: Arrays, i: int, j: int, units: int, k: int) -> float:
+def stage_bytes(arrays: Arrays, i: int, j: int, units: int, k: int, before: int) -> float:
     """Bytes on each device of a stage of points [i, j) on `units` units, with k - 1 stages after
-    it.
+    it and `before` before it.
     """
     saved = most_in_flight(arrays.order, arrays.microbatches, k) * arrays.saved_bytes[i, j]
+    if arrays.order.weights_apart:
+        late = most_late(arrays.order, arrays.microbatches, k, before)
+        saved += late * arrays.kept_bytes[i, j]
     # Twice what enters: the activations, and the gradients that go back for them.
     moving = saved + arrays.working_bytes[i, j] + 2.0 * arrays.cut_bytes[i]
     return arrays.state_bytes[i, j] + moving / (units * arrays.unit_devices)
@@ -161,14 +184,16 @@ def price(arrays: Arrays, cuts: Array, device_cuts: Array, tails: Array) -> tupl
             tails[1 - now],
             arrays.forward[r, j] - arrays.forward[r, i],
             arrays.backward[r, j] - arrays.backward[r, i],
+            arrays.weights[r, j] - arrays.weights[r, i],
             x,
             arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
             m,
             k,
+            s,
             arrays.order,
         )
         now = 1 - now
-        needed = stage_bytes(arrays, i, j, r, k)
+        needed = stage_bytes(arrays, i, j, r, k, s)
         over = max(over, needed - arrays.memory_limit_bytes)
     return over, tail_seconds(tails[now, 1], tails[now, 2], m, arrays.order)
 

@@ -21,7 +21,7 @@ from automap.plan.point import PointRecord
 from automap.quantities import bytes_text, seconds_text
 
 
-ScheduleName = Literal["gpipe", "1f1b"]
+ScheduleName = Literal["gpipe", "1f1b", "zero-bubble"]
 MOST_PASSES: Final = 2**17
 """Stages times microbatches: what a pipeline does is simulated pass by pass."""
 
@@ -87,6 +87,8 @@ class StageRecord:
     - `peak_bytes`: on each of its devices.
     - `inside`: how it is sharded; None for replicas.
     - `transfer_seconds`: of `sent_bytes`, each way; 0 in older files.
+    - `weights_seconds`: of one microbatch's gradients of weights, where the schedule has them apart
+      from `backward_seconds`; else 0.
     """
 
     devices: tuple[int, ...]
@@ -99,6 +101,7 @@ class StageRecord:
     peak_bytes: int
     inside: InsideRecord | None = field(default=None, metadata=ADDED_LATER)
     transfer_seconds: float = field(default=0.0, metadata=ADDED_LATER)
+    weights_seconds: float = field(default=0.0, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range, for a stage without devices, and a mesh of
@@ -124,7 +127,7 @@ class StageRecord:
 class PipelineRecord:
     """A synchronous pipeline: every step is M microbatches through all stages, then one update.
 
-    - `schedule`: the order in which a stage runs its forward and backward passes.
+    - `schedule`: the order in which a stage runs its passes.
     - `microbatches`: M, equal parts of the batch.
     - `stages`: in the order of the forward pass; each device is in one of them.
     """
@@ -228,10 +231,12 @@ def pipeline_lines(record: PipelineRecord, roles: Mapping[str, str]) -> Sequence
         f"{record.schedule}"
     ]
     for number, stage in enumerate(record.stages):
+        apart = stage.weights_seconds
+        weights = f", weights {seconds_text(apart)}" if apart else ""
         lines += [
             f"  stage {number} on {device_names(stage.devices)}: {stage.layers}",
             f"    a microbatch: forward {seconds_text(stage.forward_seconds)}, backward "
-            f"{seconds_text(stage.backward_seconds)}; sum and update "
+            f"{seconds_text(stage.backward_seconds)}{weights}; sum and update "
             f"{seconds_text(stage.reduce_seconds)}; peak {bytes_text(stage.peak_bytes)}",
             *(_inside_lines(stage.inside, roles) if stage.inside else ()),
         ]

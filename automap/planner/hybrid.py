@@ -23,7 +23,7 @@ from automap.pipeline.hybrid.membership import StageMembership
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.hybrid.search import HybridChoice, find_hybrid, no_hybrid_fits
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import in_flight
+from automap.pipeline.schedules import in_flight, late_weights
 from automap.pipeline.search import PipelineProgress
 from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
@@ -128,6 +128,7 @@ class HybridRecords:
             sent_bytes=round(sent),
             peak_bytes=round(choice.stage_bytes(s)),
             transfer_seconds=seconds.transfer,
+            weights_seconds=seconds.weights,
             inside=None if inner is None else self._inside(s, inner),
         )
 
@@ -206,7 +207,7 @@ class HybridRecords:
         # Of all devices, those of each stage [stages]: weights that make means over devices.
         share = np.diff(partition.device_cuts) / options.n_units
         waits = m * float(share @ np.array([self._waiting(s) for s in range(partition.stages)]))
-        passes = m * float(share @ np.array([x.forward + x.backward for x in choice.stages]))
+        passes = m * float(share @ np.array([x.passes for x in choice.stages]))
         reduce = float(share @ np.array([x.reduce for x in choice.stages]))
         # The update is a part of R: rounding must not make the rest of it negative.
         update = min(self._update_seconds(share), reduce)
@@ -260,6 +261,8 @@ class HybridRecords:
         i, j = partition.cuts[s : s + 2]
         t, k = options.table[partition.kinds[s]], partition.stages - s
         share, m = options.share[partition.kinds[s]], options.microbatches
+        held = in_flight(options.order, m, k) * options.saved[t, i, j]
+        held += late_weights(options.order, m, k, s) * options.kept[t, i, j]
         # Counted apart from the solver's state bytes, of which they are a part whatever the
         # rounding.
         parameters = min(self._parameter_bytes(s), options.state[t, i, j])
@@ -268,7 +271,7 @@ class HybridRecords:
             optimizer=round(options.state[t, i, j] - parameters),
             other_state=0,
             inputs=0,
-            activations=round(in_flight(options.order, m, k) * options.saved[t, i, j] / share),
+            activations=round(held / share),
             temporaries=round((options.working[t, i, j] + 2 * options.entering[t, i]) / share),
         )
 

@@ -1,7 +1,8 @@
 """A pipeline that was found -> the plan's records.
 
-The predicted step is the simulated one. Of it a device computes M (F + B) and the update of its
-stage, sums for the rest of R, and waits for what is left; the plan says the mean over devices.
+The predicted step is the simulated one. Of it a device computes M (F + B), weight passes included,
+and the update of its stage, sums for the rest of R, and waits for what is left; the plan says the
+mean over devices.
 Memory is that of the stage that needs most.
 """
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import in_flight
+from automap.pipeline.schedules import in_flight, late_weights
 from automap.pipeline.search import Choice, PipelineSearchResult
 from automap.pipeline.task_graph import stage_seconds
 from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord
@@ -50,6 +51,7 @@ def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
                 sent_bytes=round(float(arrays.cut_bytes[j])),
                 peak_bytes=round(sum(_memory(choice, s).values())),
                 transfer_seconds=each.transfer,
+                weights_seconds=each.weights,
             )
         )
     return PipelineRecord(
@@ -81,11 +83,13 @@ def _memory(choice: Choice, s: int) -> dict[str, float]:
     # Stage s of S is the k-th from the end, k = S - s: in 1F1B that many microbatches wait for
     # their backward pass there.
     most = in_flight(arrays.order, arrays.microbatches, k)
+    late = late_weights(arrays.order, arrays.microbatches, k, s)
+    held = most * arrays.saved_bytes[i, j] + late * arrays.kept_bytes[i, j]
     parameters = arrays.gradient_bytes[i, j]
     return {
         "parameters": parameters,
         "optimizer": arrays.state_bytes[i, j] - parameters,
-        "activations": most * arrays.saved_bytes[i, j] / replicas,
+        "activations": held / replicas,
         "temporaries": (arrays.working_bytes[i, j] + 2 * arrays.cut_bytes[i]) / replicas,
     }
 
@@ -100,7 +104,7 @@ def predicted_record(
     weights = arrays.gradient_bytes[partition.cuts[:-1], partition.cuts[1:]]
     # The update reads and writes what gradients are of, so its seconds go by their bytes.
     update = float(share @ weights) * points.update_seconds_per_byte
-    compute = float(share @ np.array([m * (x.forward + x.backward) for x in seconds])) + update
+    compute = float(share @ np.array([m * x.passes for x in seconds])) + update
     # R is the sum of gradients and the update; what is left of it is the all-reduce.
     reduce = max(float(share @ np.array([x.reduce for x in seconds])) - update, 0.0)
     fullest = max(

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from automap.pipeline.schedules import PASSES
 from automap.pipeline.simulation import simulate_pipeline
 from automap.plan.explain import memory_bytes, search_text
 from automap.plan.memory_curve import MemoryCurveRecord
@@ -310,7 +311,7 @@ def _pipeline(plan: PlanRecord, record: PipelineRecord) -> Values:
     """The passes of each stage over the step."""
     simulated = simulate_pipeline(plan, record)
     # Links have lanes of their own in a trace; here the passes that wait for them show them.
-    passes = [e for e in simulated.events if e.category in ("forward", "backward", "all-reduce")]
+    passes = [e for e in simulated.events if e.category in (*PASSES, "all-reduce")]
     passes.sort(key=lambda event: event.start_seconds)
     stage_names = [f"stage {row.stage}, {device_names(row.devices)}" for row in simulated.stages]
     return {

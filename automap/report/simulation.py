@@ -150,10 +150,11 @@ def _stage(row: StageRow, step_seconds: float) -> Iterator[str]:
         return f"{seconds_text(seconds)} ({seconds / step_seconds if step_seconds else 0.0:.1%})"
 
     yield f"  stage {row.stage} on {device_names(row.devices)}: {row.layers}"
+    weights = f", weights {seconds_text(row.weights_seconds)}" if row.weights_seconds else ""
     yield (
         f"    busy {with_share(row.busy_seconds)}: forward {seconds_text(row.forward_seconds)}, "
         "backward "
-        f"{seconds_text(row.backward_seconds)}, all-reduce and update "
+        f"{seconds_text(row.backward_seconds)}{weights}, all-reduce and update "
         f"{seconds_text(row.reduce_seconds)}"
     )
     yield (

@@ -240,7 +240,7 @@ def _features(
         slowest = heads.slowest_f[h, i, d] + heads.slowest_b[h, i, d]
         near = _least_near(arrays.cut_bytes, i, n)
         slow, links, reductions = _divided(arrays, heads, h, i, d)
-        needed = stage_bytes(arrays, i, j, r, k + 1)
+        needed = stage_bytes(arrays, i, j, r, k + 1, 0)
         work = heads.line[i] / heads.line[n] + 1e-9
         row = result[c]
         # In the order of ACTION_FEATURES.

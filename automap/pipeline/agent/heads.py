@@ -136,7 +136,7 @@ def _most_points(arrays: Arrays, k: int, most: Array) -> None:
             low, high = i, n
             while low < high:
                 j = (low + high + 1) // 2
-                needed = stage_bytes(arrays, i, j, r, k)
+                needed = stage_bytes(arrays, i, j, r, k, 0)
                 if needed <= arrays.memory_limit_bytes:
                     low = j
                 else:

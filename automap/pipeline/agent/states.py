@@ -136,10 +136,12 @@ def join(
         new,
         arrays.forward[e - d, j] - arrays.forward[e - d, i],
         arrays.backward[e - d, j] - arrays.backward[e - d, i],
+        0.0,
         link_seconds(arrays, d, e, f, j),
         arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
         arrays.microbatches,
         k,
+        0,
         arrays.order,
     )
 
@@ -199,7 +201,7 @@ def _actions(
         for i in range(h, j):
             if not (arrays.may_cut[i] and heads.points[h, i, d] >= 0):
                 continue
-            needed = stage_bytes(arrays, i, j, r, k + 1)
+            needed = stage_bytes(arrays, i, j, r, k + 1, 0)
             if needed > arrays.memory_limit_bytes:
                 continue
             join(arrays, old, 0, pool[0], i, j, d, e, f, k + 1)
@@ -262,7 +264,7 @@ def _last_one(
             first = arrays.forward[d, i] + arrays.backward[d, i]
             if m * first >= best or not (arrays.may_cut[i] and heads.points[1, i, d] >= 0):
                 continue
-            needed = stage_bytes(arrays, i, j, r, k + 1)
+            needed = stage_bytes(arrays, i, j, r, k + 1, 0)
             if needed > arrays.memory_limit_bytes:
                 continue
             # As `join`, but the transfer is the same for all i.
@@ -272,10 +274,12 @@ def _last_one(
                 pool[1],
                 arrays.forward[r, j] - arrays.forward[r, i],
                 arrays.backward[r, j] - arrays.backward[r, i],
+                0.0,
                 x,
                 arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j],
                 m,
                 k + 1,
+                0,
                 arrays.order,
             )
             join(arrays, pool, 1, pool[2], 0, i, 0, d, e, k + 2)

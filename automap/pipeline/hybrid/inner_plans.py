@@ -35,7 +35,7 @@ from automap.pipeline.hybrid.average import (
 from automap.pipeline.hybrid.pricing import Costs, InnerPlan, Pricer
 from automap.pipeline.profile.points import Points
 from automap.pipeline.profile.traffic import segment_bytes, segment_maximum
-from automap.pipeline.schedules import GPIPE, Schedule, pass_order
+from automap.pipeline.schedules import ZERO_BUBBLE, Schedule, pass_order
 from automap.pipeline.solvers.stage_options import StageOptions, replicated_options
 from automap.pipeline.transfers import Layout, transfer_table
 from automap.search.context import Objective, OutOfBudget, SearchContext
@@ -211,11 +211,11 @@ class StageKinds:
         ).reshape(len(self.inners), len(begins))
 
     def options(self, microbatches: int, memory_limit_bytes: float) -> "KindOptions":
-        """The options of M microbatches; its schedule is GPipe until it is `scheduled`."""
+        """The options of M microbatches, weights apart until it is `scheduled`."""
         # Only the order of passes depends on the schedule, so the tables are made once for all.
         terms = Terms(
             microbatches=microbatches,
-            schedule=GPIPE,
+            schedule=ZERO_BUBBLE,
             memory_limit_bytes=memory_limit_bytes,
         )
         plain = replicated_options(pipeline_arrays(self.points, self.fabric, terms))
@@ -242,6 +242,7 @@ class StageKinds:
             units=np.concatenate([plain.units, np.array(units, np.int64)]),
             forward=_stacked(plain.forward, [row.forward for row in rows]),
             backward=_stacked(plain.backward, [row.backward for row in rows]),
+            weights=_stacked(plain.weights, [row.weights for row in rows]),
             reduce=_stacked(plain.reduce, [row.reduce for row in rows]),
             rate=_stacked(
                 plain.rate,
@@ -256,6 +257,7 @@ class StageKinds:
             transfer=self.transfer,
             state=_stacked(plain.state, [row.state for row in rows]),
             saved=_stacked(plain.saved, [row.saved for row in rows]),
+            kept=_stacked(plain.kept, [row.kept for row in rows]),
             working=_stacked(plain.working, [row.working for row in rows]),
             entering=_stacked(plain.entering, [row.entering for row in rows]),
             # Table 0 is of all numbers of replicas, which share its bytes evenly; the table of an
@@ -274,13 +276,15 @@ class StageKinds:
         total = points.profile.gradients.total_bytes
         return _Row(
             forward=points.sums(costs.forward),
-            backward=points.sums(costs.backward),
+            backward=points.sums(costs.backward - costs.weights),
+            weights=points.sums(costs.weights),
             reduce=points.sums(costs.reduce),
             update_seconds_per_byte=costs.update_seconds / total if total else 0.0,
             crossing=entering * self._layout(inner).n_parts,
             entering=entering,
             state=segment_bytes(points.moved(costs.held.state), n),
             saved=segment_bytes(points.moved(costs.held.saved), n) / microbatches,
+            kept=segment_bytes(points.moved(costs.held.kept), n) / microbatches,
             working=segment_maximum(np.maximum.reduceat(working, points.first[:-1])),
         )
 
@@ -293,8 +297,14 @@ class KindOptions:
     inners: tuple[InnerPlan | None, ...]
 
     def scheduled(self, schedule: Schedule) -> "KindOptions":
-        """The same under a schedule."""
-        return replace(self, options=self.options._replace(order=pass_order(schedule)))
+        """The same under a schedule, whose backward passes may have the weights'."""
+        options, order = self.options, pass_order(schedule)
+        if not order.weights_apart:
+            options = options._replace(
+                backward=options.backward + options.weights,
+                weights=np.zeros_like(options.weights),
+            )
+        return replace(self, options=options._replace(order=order))
 
 
 @dataclass(frozen=True)
@@ -303,12 +313,14 @@ class _Row:
 
     forward: np.ndarray
     backward: np.ndarray
+    weights: np.ndarray
     reduce: np.ndarray
     update_seconds_per_byte: float
     crossing: np.ndarray
     entering: np.ndarray
     state: np.ndarray
     saved: np.ndarray
+    kept: np.ndarray
     working: np.ndarray
 
 

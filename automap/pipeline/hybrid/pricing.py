@@ -8,6 +8,8 @@ the machine. Under it, with M microbatches,
                        waits                                               -> in: `Pricer.costs`
     w                  waiting over all seconds of such collectives, by the evaluator's walk along
                        one microbatch                              -> in: `Pricer._waiting_share`
+    weights            of the backward kernels those of weight passes, for schedules that have them
+                       apart; all collectives are the backward pass's
     reduce             sums of gradients after the last microbatch, by the item whose gradient it is
     update             kernels and collectives of the update, spread by bytes of gradients
 
@@ -67,6 +69,7 @@ class Held:
     cut_bytes: np.ndarray
     working_bytes: np.ndarray
     saved: Uses
+    kept: Uses
     state: Uses
 
 
@@ -74,12 +77,14 @@ class Held:
 class Costs:
     """An inner plan by items, [items] unless said; seconds of one microbatch.
 
-    `waiting` is what collectives are of forward and backward; `update_seconds` is of the whole
-    step's parameters. `gathered_bytes` are of a device and one microbatch.
+    `weights` is a part of `backward`, `waiting` what collectives are of forward and backward;
+    `update_seconds` is of the whole step's parameters. `gathered_bytes` are of a device and one
+    microbatch.
     """
 
     forward: np.ndarray
     backward: np.ndarray
+    weights: np.ndarray
     waiting: np.ndarray
     reduce: np.ndarray
     update_seconds: float
@@ -170,6 +175,7 @@ class Pricer:
         return Costs(
             forward=kernels[0] + exposed[0],
             backward=kernels[1] + exposed[1],
+            weights=np.bincount(timing.item[profile.is_weights], run[profile.is_weights], n_items),
             waiting=exposed[0] + exposed[1],
             reduce=reduce,
             update_seconds=float(whole @ timing.update + seconds[is_update].sum()),
@@ -260,6 +266,7 @@ class Pricer:
 
     def _held(self, sharding: Shardings) -> Held:
         profile, structure = self.profile, self.profile.structure
+        kept = profile.kept
         parts = sharding.parts_of_value[self.tables.row_of_value]
         local = self._value_bytes / parts
         saved, gradients = profile.saved, profile.gradients
@@ -268,6 +275,7 @@ class Pricer:
             cut_bytes=structure.crossing.alive(local),
             working_bytes=structure.working.n_bytes(np.where(self._is_batched, local, 0.0)),
             saved=replace(saved, n_bytes=saved.n_bytes / parts[self._saved_value]),
+            kept=replace(kept, n_bytes=kept.n_bytes / parts[self._kept_value]),
             state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
         )
 
@@ -280,6 +288,11 @@ class Pricer:
     def _is_batched(self) -> np.ndarray:
         """Whether a value holds examples, [values]."""
         return self.profile.timing.is_batched
+
+    @cached_property
+    def _kept_value(self) -> np.ndarray:
+        """The value of each use of what weight passes read, [uses]."""
+        return np.array(self.profile.kept.names, np.int64)[self.profile.kept.tensor]
 
     @cached_property
     def _saved_value(self) -> np.ndarray:

@@ -22,7 +22,7 @@ from automap.pipeline.hybrid.average import Setting
 from automap.pipeline.hybrid.inner_plans import KindOptions, StageKinds, find_inner_plans
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import in_flight, pass_order
+from automap.pipeline.schedules import in_flight, late_weights, pass_order
 from automap.pipeline.search import Limits, PipelineProgress, choices
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.stage_options import (
@@ -71,7 +71,8 @@ class HybridChoice:
         i, j = (int(x) for x in partition.cuts[stage : stage + 2])
         options, kind = self.kind_options.options, partition.kinds[stage]
         flight = in_flight(options.order, options.microbatches, partition.stages - stage)
-        return float(_python(device_bytes)(options, kind, i, j, flight))
+        late = late_weights(options.order, options.microbatches, partition.stages - stage, stage)
+        return float(_python(device_bytes)(options, kind, i, j, flight, late))
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def hybrid_stage_seconds(options: StageOptions, partition: Partition) -> list[St
                 backward=float(options.backward[kind, j] - options.backward[kind, i]),
                 transfer=float(transfer),
                 reduce=float(_python(reduce_seconds)(options, kind, i, j, d)),
+                weights=float(options.weights[kind, j] - options.weights[kind, i]),
             )
         )
     return stages

@@ -12,18 +12,31 @@ itself, also for a weight that several items read. Recomputed ops (remat) read n
 to the items whose parameters they read. A backward loop whose trips read slices that an unrolled
 forward loop stacked is that loop's *twin*: its trips are the forward loop's, in reverse
                                                                                   -> in: `_twin`
+
+Where gradients of weights are a pass of their own (`automap.pipeline.schedules.zero_bubble`), an op
+is of that pass if nothing is made of it for an earlier item but through sums over the examples:
+
+    reached(v)  = least item of the ops that v gets to through values that hold examples
+    o is of the weight pass  iff  reached of what it makes is not before at(o)
+                                                                          -> in: `weight_ops`
+
+Ops of one equation of the step stay together, so what an opaque one makes for both (a loop over the
+layers, a part that is made again) is of the backward pass whole.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from automap.jaxpr.sites import parse_site
 from automap.pipeline.profile.flow import Flow, trips_per_entry
 from automap.pipeline.profile.items import Items, Loop, Span
 from automap.program.problem import Problem
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph
-from hlo_tools.opcodes import LOOP_ENTER
+from hlo_tools.opcodes import LOOP_ENTER, STRUCTURAL
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,36 @@ def backward_items(problem: Problem, flow: Flow, items: Items) -> Backward:
         for value in op.outputs:
             at[value] = current[0]
     return Backward(span, twin)
+
+
+def weight_ops(problem: Problem, backward: Backward, holds: np.ndarray) -> frozenset[int]:
+    """The backward ops of the weight pass; `holds` says of values whether they hold examples,
+    [values].
+    """
+    graph, span = problem.graph, backward.span
+    reached: dict[int, int] = {}
+    # By equation, or by op where there are no sites: whether a gradient goes on from there.
+    goes_on: dict[str | int, bool] = {}
+    for index in sorted(span, reverse=True):
+        op = graph.ops[index]
+        here = span[index][0]
+        least = min((reached[v] for v in op.outputs if holds[v] and v in reached), default=here)
+        # A loop's equation makes gradients for what is before it as well: it cannot be parted.
+        part = outermost_equation(op.op_name) or index
+        goes_on[part] = goes_on.get(part, False) or least < here or op.opcode in STRUCTURAL
+        for value in op.inputs:
+            reached[value] = min(reached.get(value, least), least)
+    return frozenset(
+        index
+        for index in span
+        if not goes_on[outermost_equation(graph.ops[index].op_name) or index]
+    )
+
+
+def outermost_equation(op_name: str) -> str | None:
+    """The step's own equation that an op is of, by its name; None without a site."""
+    site = parse_site(op_name)
+    return site and site.partition(".")[0]
 
 
 def _place(

@@ -41,6 +41,10 @@ class Points:
         forward, backward = (self.sums(each) for each in self.profile.seconds(parts))
         return forward, backward
 
+    def weight_seconds(self, parts: int) -> np.ndarray:
+        """Of the backward seconds those of the weight passes, [n + 1]."""
+        return self.sums(self.profile.weight_seconds(parts))
+
     def sums(self, by_item: np.ndarray) -> np.ndarray:
         """Sums over all items before each boundary, [n + 1]."""
         return np.concatenate([[0.0], by_item.cumsum()])[self.first]
@@ -78,6 +82,11 @@ class Points:
     def saved_bytes(self) -> np.ndarray:
         """Of the whole batch, [n + 1, n + 1]."""
         return self._segments(self.profile.saved)
+
+    @cached_property
+    def kept_bytes(self) -> np.ndarray:
+        """Of the whole batch, [n + 1, n + 1]."""
+        return self._segments(self.profile.kept)
 
     @cached_property
     def working_bytes(self) -> np.ndarray:

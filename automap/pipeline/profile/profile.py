@@ -21,6 +21,7 @@ equation (remat): such a cut moves to the edge                                ->
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -29,7 +30,12 @@ from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
 from automap.errors import InputError
 from automap.jaxpr.sites import parse_site
-from automap.pipeline.profile.backward import Backward, backward_items
+from automap.pipeline.profile.backward import (
+    Backward,
+    backward_items,
+    outermost_equation,
+    weight_ops,
+)
 from automap.pipeline.profile.flow import Flow, data_flow
 from automap.pipeline.profile.items import Items, forward_items
 from automap.pipeline.profile.stored_bytes import StoredBytes, parameter_position, stored_bytes
@@ -38,6 +44,7 @@ from automap.pipeline.profile.traffic import (
     Uses,
     Working,
     crossing,
+    kept_uses,
     parameter_uses,
     saved_uses,
     working,
@@ -50,13 +57,16 @@ from hlo_tools.analyses.phases import Phase
 
 @dataclass(frozen=True)
 class Timing:
-    """Kernels of all items: entry e is `runs[e]` runs of kernel row `row[e]` for item `item[e]`."""
+    """Kernels of all items: entry e is `runs[e]` runs of kernel row `row[e]` for item `item[e]`, by
+    an op of number `op[e]`.
+    """
 
     problem: Problem
     tables: Tables
     roofline: Roofline
     batch_class: int
     item: np.ndarray
+    op: np.ndarray
     row: np.ndarray
     runs: np.ndarray
     is_backward: np.ndarray
@@ -99,7 +109,8 @@ class Profile:
     `names` say where that is (an equation's site and, in an unrolled loop, `#` and the trips done;
     an instruction where a program has no sites); `labels` the parameter that it reads, or the one
     before. Bytes of `gradients` and `state` (parameter, gradient sum and optimizer) are of whole
-    tensors, of `saved` and `working_bytes` [items] of the whole batch. `batch_size` is what the
+    tensors, of `saved`, `kept` (what weight passes read) and `working_bytes` [items] of the whole
+    batch. `batch_size` is what the
     number of parts must divide.
     """
 
@@ -112,8 +123,10 @@ class Profile:
     gradients: Uses
     state: Uses
     saved: Uses
+    kept: Uses
     working_bytes: np.ndarray
     batch_size: int
+    weight_ops: frozenset[int]
 
     @property
     def n_items(self) -> int:
@@ -131,6 +144,17 @@ class Profile:
             for chosen in (~timing.is_backward, timing.is_backward)
         ]
         return both[0], both[1]
+
+    def weight_seconds(self, parts: int) -> np.ndarray:
+        """Of the backward seconds those of the weight passes, [items]."""
+        each = self.timing.kernel_seconds(parts)[self.timing.row] * self.timing.runs
+        chosen = self.is_weights
+        return np.bincount(self.timing.item[chosen], each[chosen], self.n_items)
+
+    @cached_property
+    def is_weights(self) -> np.ndarray:
+        """Whether each entry of `timing` is of a weight pass."""
+        return np.isin(self.timing.op, sorted(self.weight_ops))
 
     @property
     def update_seconds(self) -> float:
@@ -162,6 +186,7 @@ def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Pr
     backward = backward_items(problem, flow, items)
     gradients = parameter_uses(problem, flow, items)
     timing = _timing(problem, tables, roofline, batch_class, items, backward)
+    weights = weight_ops(problem, backward, timing.is_batched)
     structure = StepStructure(
         flow,
         items,
@@ -182,8 +207,10 @@ def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Pr
         gradients=gradients,
         state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
         saved=saved_uses(problem, kernels, flow, backward),
+        kept=kept_uses(problem, kernels, backward, weights, timing.is_batched),
         working_bytes=structure.working.n_bytes(np.where(timing.is_batched, n_bytes, 0.0)),
         batch_size=int(problem.limits[batch_class]),
+        weight_ops=weights,
     )
 
 
@@ -195,7 +222,7 @@ def _timing(
     items: Items,
     backward: Backward,
 ) -> Timing:
-    rows: list[tuple[int, int, float, bool]] = []
+    rows: list[tuple[int, int, int, float, bool]] = []
     update = np.zeros(len(tables.kernels.op_row))
     looped = [(loop.enter, loop.leave) for loop in items.loops]
     for kernel, row in zip(tables.program.kernels, tables.program.row_of_kernel, strict=True):
@@ -206,16 +233,17 @@ def _timing(
             first, last = backward.span.get(kernel.op) or items.span(kernel.op)
             # A kernel of an unrolled loop is one row that runs every trip: items share its runs.
             share = runs / (last - first + 1)
-            rows += [(item, row, share, is_backward) for item in range(first, last + 1)]
+            rows += [(item, kernel.op, row, share, is_backward) for item in range(first, last + 1)]
         else:
             update[row] += runs
-    item, row, runs, is_backward = zip(*rows, strict=True)
+    item, op, row, runs, is_backward = zip(*rows, strict=True)
     return Timing(
         problem=problem,
         tables=tables,
         roofline=roofline,
         batch_class=batch_class,
         item=np.array(item),
+        op=np.array(op),
         row=np.array(row),
         runs=np.array(runs),
         is_backward=np.array(is_backward),
@@ -225,8 +253,7 @@ def _timing(
 
 def _top(problem: Problem, op: int) -> str | None:
     """The outermost equation that an op is of."""
-    site = parse_site(problem.graph.ops[op].op_name)
-    return site and site.partition(".")[0]
+    return outermost_equation(problem.graph.ops[op].op_name)
 
 
 def _may_cut(

@@ -7,6 +7,8 @@
                 each trip of an unrolled loop reads its slice            -> in: `parameter_uses`
     saved       tensors of the forward pass that the backward pass reads, by the item of the op that
                 reads them                                                   -> in: `saved_uses`
+    kept        tensors with examples that weight passes read, by the item of the op that reads them
+                                                                           -> in: `kept_uses`
     working     the most that is alive at an item of what is not saved          -> in: `Working`
 
 What batch inputs hold crosses nothing: every stage is handed its microbatches. Tensors are listed
@@ -21,7 +23,7 @@ Of a tensor used at p_1 < p_2 < ..., use p_k is the first in [i, j) for p_{k-1} 
 a sum of rectangles: all pairs in O(uses + n^2)                           -> in: `segment_bytes`
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -263,6 +265,26 @@ def saved_uses(problem: Problem, kernels: Sequence[Kernel], flow: Flow, backward
                 tensor = (source, trip) if sliced else source
                 share = n_bytes / loop.trips if sliced else n_bytes
                 uses.add(tensor, loop.first_item + trip, share)
+    return uses.done()
+
+
+def kept_uses(
+    problem: Problem,
+    kernels: Sequence[Kernel],
+    backward: Backward,
+    weights: Collection[int],
+    holds: np.ndarray,
+) -> Uses:
+    """Uses of what waits for weight passes, the ops `weights`; `holds` says of values whether they
+    hold examples, [values].
+    """
+    graph, uses, inputs = problem.graph, UseList(), set(problem.graph.inputs)
+    for kernel in kernels:
+        for access in kernel.reads if kernel.op in weights else ():
+            value = access.value
+            # The batch itself waits on its own, and what a weight pass makes is its own.
+            if holds[value] and value not in inputs and graph.values[value].producer not in weights:
+                uses.add(value, backward.span[kernel.op][0], graph.values[value].n_bytes)
     return uses.done()
 
 

@@ -11,35 +11,42 @@ from typing import Final
 from automap.errors import PlanError
 from automap.pipeline.schedules.base import (
     ALL_FORWARD_FIRST,
+    PASSES,
     Job,
     JobKind,
     PassOrder,
     Schedule,
     in_flight,
+    late_weights,
     pass_order,
 )
 from automap.pipeline.schedules.gpipe import GPipe
 from automap.pipeline.schedules.one_forward_one_backward import OneForwardOneBackward
+from automap.pipeline.schedules.zero_bubble import ZeroBubble
 
 
 __all__ = [
     "ALL_FORWARD_FIRST",
     "GPIPE",
     "ONE_FORWARD_ONE_BACKWARD",
+    "PASSES",
     "SCHEDULES",
+    "ZERO_BUBBLE",
     "Job",
     "JobKind",
     "PassOrder",
     "Schedule",
     "in_flight",
+    "late_weights",
     "pass_order",
     "schedule_named",
 ]
 
 GPIPE: Final = GPipe()
 ONE_FORWARD_ONE_BACKWARD: Final = OneForwardOneBackward()
+ZERO_BUBBLE: Final = ZeroBubble()
 SCHEDULES: Final[Mapping[str, Schedule]] = {
-    schedule.name: schedule for schedule in (GPIPE, ONE_FORWARD_ONE_BACKWARD)
+    schedule.name: schedule for schedule in (GPIPE, ONE_FORWARD_ONE_BACKWARD, ZERO_BUBBLE)
 }
 """By the name in plan files, in the order in which searches try them."""
 

@@ -10,6 +10,12 @@ Stage s does K forward passes before its first backward pass and never has more 
                         first K forward passes backward and forward passes take turns
                                                                        -> in: `in_flight`
 
+A schedule may have the gradients of weights in a pass of their own, the weight pass W: the backward
+pass B then makes only what the stage before waits for. After backward pass m stage s does the
+weight pass of microbatch m - D, so that D microbatches keep what their weight passes read:
+
+    D = min(s, M - K)                                                  -> in: `late_weights`
+
 The simulator and the runtime take any order of passes. The value function
 (`automap.pipeline.value`) knows the longest path through the task graph of these two families only;
 numba functions read them as the numbers of a `PassOrder`, so that a schedule of either family is
@@ -24,7 +30,9 @@ from automap.errors import InputError
 from automap.plan.pipeline import ScheduleName
 
 
-JobKind = Literal["forward", "backward", "send forward", "send backward", "all-reduce"]
+JobKind = Literal["forward", "backward", "weights", "send forward", "send backward", "all-reduce"]
+PASSES: Final[tuple[JobKind, ...]] = ("forward", "backward", "weights")
+"""The kinds of jobs that are passes of a microbatch through a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +53,14 @@ class PassOrder(NamedTuple):
     if not, all forward passes come first and the other two numbers are not read.
     `last_in_flight`: K of the last stage where there are microbatches enough, at least 1.
     `in_flight_per_stage`: how many more each stage before it has, at least 0.
+    `weights_apart`: whether the gradients of weights are passes of their own, as many microbatches
+    late as the stage has stages before it; only where passes alternate.
     """
 
     alternates: bool
     last_in_flight: int
     in_flight_per_stage: int
+    weights_apart: bool = False
 
 
 ALL_FORWARD_FIRST: Final = PassOrder(alternates=False, last_in_flight=0, in_flight_per_stage=0)
@@ -71,7 +82,7 @@ class Schedule(Protocol):
         ...
 
     def passes(self, stage: int, stages: int, microbatches: int) -> Iterator[Job]:
-        """The forward and backward passes of a stage, in the order in which it does them."""
+        """The passes of a stage, in the order in which it does them."""
         ...
 
 
@@ -82,6 +93,15 @@ def in_flight(order: PassOrder, microbatches: int, k: int) -> int:
     # More for each stage in front of the last: its first backward pass comes only after a
     # microbatch has gone through the k - 1 later stages and back.
     return min(microbatches, order.last_in_flight + (k - 1) * order.in_flight_per_stage)
+
+
+def late_weights(order: PassOrder, microbatches: int, k: int, before: int) -> int:
+    """D: the most microbatches whose weight passes wait at a stage that has `before` stages before
+    it and k - 1 after it.
+    """
+    if not order.weights_apart:
+        return 0
+    return min(before, microbatches - in_flight(order, microbatches, k))
 
 
 def pass_order(schedule: Schedule) -> PassOrder:

@@ -33,7 +33,7 @@ from automap.pipeline.solvers.stage_options import (
     replicated_options,
     transfer_seconds,
 )
-from automap.pipeline.value import most_in_flight, prepend_stage, tail_seconds
+from automap.pipeline.value import most_in_flight, most_late, prepend_stage, tail_seconds
 
 
 MOST_TAILS: Final = (1024, 16384)
@@ -135,6 +135,8 @@ def _programme(
     """
     n, units = len(options.may_cut) - 1, len(options.latency_seconds) - 1
     fs, bs, wf, wb = sum_least(options.units, options.forward, options.backward, units)
+    # Weight passes are work, but no part of a microbatch's way through the stages and back.
+    wb = wb + sum_least(options.units, options.forward, options.weights, units)[3]
     # Rows first .. first + count - 1 of the pool are the tails of a state.
     first = np.zeros((stages + 1, n + 1, units + 1), np.int64)
     count = np.zeros((stages + 1, n + 1, units + 1), np.int32)
@@ -243,6 +245,7 @@ def _tails(
     """
     n, units, m = len(options.may_cut) - 1, len(options.latency_seconds) - 1, options.microbatches
     order, flight = options.order, most_in_flight(options.order, m, k)
+    late = most_late(order, m, k, rem)
     # Columns that later stages read: W_1 .. W_{k-1} too where passes alternate. W_k is U.
     width = 3 + k if order.alternates else 4
     h_f = h_b = h_wf = h_wb = 0.0
@@ -258,9 +261,11 @@ def _tails(
         for j in range(i + 1, n - k + 2) if k > 1 else range(n, n + 1):
             f = options.forward[kind, j] - options.forward[kind, i]
             b = options.backward[kind, j] - options.backward[kind, i]
-            needed = device_bytes(options, kind, i, j, flight)
+            w = options.weights[kind, j] - options.weights[kind, i]
+            needed = device_bytes(options, kind, i, j, flight, late)
             # More points take longer, and more memory.
-            if m * (f + b) + h_f + h_b > bound or needed > options.memory_limit_bytes:
+            least = m * (f + b) + h_f + max(h_b, m * w)
+            if least > bound or needed > options.memory_limit_bytes:
                 break
             size = count[k - 1, j, e]
             if size == 0:
@@ -271,7 +276,7 @@ def _tails(
                     return n_tails, bound, work, True
                 work += 1
                 x = transfer_seconds(options, kind, links[z, 1], j, e) if k > 1 else 0.0
-                prepend_stage(pool, z, new[0], f, b, x, reduce, m, k, order)
+                prepend_stage(pool, z, new[0], f, b, w, x, reduce, m, k, rem, order)
                 u, v, p, q = new[0, 0], new[0, 1], new[0, 2], new[0, 3]
                 if rem:
                     least = least_seconds(u, v, p, q, h_f, h_b, h_wf, h_wb, m, order)

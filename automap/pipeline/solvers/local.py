@@ -119,7 +119,7 @@ def _cuts(arrays: Arrays, shares: np.ndarray) -> np.ndarray | None:
         return None
     # Seconds on the fewest replicas: any number would do, and kernels' floors weigh least there.
     r = int(np.flatnonzero(arrays.usable)[0])
-    line = arrays.forward[r] + arrays.backward[r]
+    line = arrays.forward[r] + arrays.backward[r] + arrays.weights[r]
     places = np.searchsorted(line[allowed], shares[1:-1] * line[-1])
     # Push boundaries apart that fell on one place, and keep room for those that follow.
     for s in range(stages - 1):

@@ -9,7 +9,8 @@ before a stage of kind k', at unit boundary e:
         sums of gradients, and the update                                -> in: `reduce_seconds`
     X   latency[e] + transfer[a, a', e] max(crossing[k, j], crossing[k', j])
         a, a' the kinds' layouts                                       -> in: `transfer_seconds`
-    bytes of a device   state + (K saved + working + 2 entering[i]) / share, by the kind's table
+    bytes of a device   state + (K saved + D kept + working + 2 entering[i]) / share, by the kind's
+                        table
                                                                            -> in: `device_bytes`
 
 `automap.pipeline.value` has all else. Kinds of one *interface* cost whoever sends to them the same.
@@ -29,27 +30,28 @@ import numpy as np
 from automap.numba_jit import Array, compiled, inner
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.schedules import PassOrder
-from automap.pipeline.value import most_in_flight, prepend_stage, tail_seconds
+from automap.pipeline.value import most_in_flight, most_late, prepend_stage, tail_seconds
 
 
 class StageOptions(NamedTuple):
     """K kinds on n points and U units, L layouts, T tables of bytes.
 
-    units [K] int64; forward, backward [K, n + 1] seconds of one microbatch, sums of the points
-        before
+    units [K] int64; forward, backward, weights [K, n + 1] seconds of one microbatch, sums of the
+        points before
     reduce [K, n + 1] seconds, sums of the points before; rate [K, U + 1] seconds per byte of
         gradients of a stage that begins at unit d, inf where none may
     crossing [K, n + 1] bytes of one microbatch that boundary i sends, one way; interface, layout
         [K] int64
     transfer [L, L, U + 1] seconds per byte at unit boundary e
-    state, saved, working [T, n + 1, n + 1], entering [T, n + 1] bytes of table[k]: the state on a
-        device, and of one microbatch what share[k] devices have together
+    state, saved, kept, working [T, n + 1, n + 1], entering [T, n + 1] bytes of table[k]: the state
+        on a device, and of one microbatch what share[k] devices have together
     the others as in `automap.pipeline.arrays.Arrays`
     """
 
     units: Array
     forward: Array
     backward: Array
+    weights: Array
     reduce: Array
     rate: Array
     crossing: Array
@@ -59,6 +61,7 @@ class StageOptions(NamedTuple):
     gradient_bytes: Array
     state: Array
     saved: Array
+    kept: Array
     working: Array
     entering: Array
     table: Array
@@ -98,6 +101,7 @@ def replicated_options(arrays: Arrays) -> StageOptions:
         units=sizes,
         forward=arrays.forward[sizes],
         backward=arrays.backward[sizes],
+        weights=arrays.weights[sizes],
         reduce=np.zeros((len(sizes), arrays.n_points + 1)),
         rate=rate,
         crossing=np.tile(arrays.cut_bytes, (len(sizes), 1)),
@@ -109,6 +113,7 @@ def replicated_options(arrays: Arrays) -> StageOptions:
         gradient_bytes=arrays.gradient_bytes,
         state=arrays.state_bytes[None],
         saved=arrays.saved_bytes[None],
+        kept=arrays.kept_bytes[None],
         working=arrays.working_bytes[None],
         entering=arrays.cut_bytes[None],
         table=np.zeros_like(kinds),
@@ -138,12 +143,11 @@ def transfer_seconds(options: StageOptions, kind: int, after: int, j: int, e: in
 
 
 @inner
-def device_bytes(options: StageOptions, kind: int, i: int, j: int, flight: int) -> float:
-    """Bytes on each device of a stage with K = `flight` microbatches in flight."""
+def device_bytes(options: StageOptions, kind: int, i: int, j: int, flight: int, late: int) -> float:
+    """Bytes on each device of a stage with K = `flight` microbatches in flight, and D = `late`."""
     t = options.table[kind]
-    moving = (
-        flight * options.saved[t, i, j] + options.working[t, i, j] + 2.0 * options.entering[t, i]
-    )
+    held = flight * options.saved[t, i, j] + late * options.kept[t, i, j]
+    moving = held + options.working[t, i, j] + 2.0 * options.entering[t, i]
     return options.state[t, i, j] + moving / options.share[kind]
 
 
@@ -175,15 +179,19 @@ def price_stages(
             tails[1 - now],
             options.forward[kind, j] - options.forward[kind, i],
             options.backward[kind, j] - options.backward[kind, i],
+            options.weights[kind, j] - options.weights[kind, i],
             x,
             reduce_seconds(options, kind, i, j, d),
             m,
             stages - s,
+            s,
             options.order,
         )
         now = 1 - now
         flight = most_in_flight(options.order, m, stages - s)
-        over = max(over, device_bytes(options, kind, i, j, flight) - options.memory_limit_bytes)
+        late = most_late(options.order, m, stages - s, s)
+        needed = device_bytes(options, kind, i, j, flight, late)
+        over = max(over, needed - options.memory_limit_bytes)
     return over, tail_seconds(tails[now, 1], tails[now, 2], m, options.order)
 
 
@@ -210,6 +218,7 @@ def _least(options: StageOptions, stages: int) -> Array:
     for k in range(1, stages + 1):
         # So many stages, points and units at least come before a tail of k stages.
         rem, flight = stages - k, most_in_flight(options.order, options.microbatches, k)
+        late = most_late(options.order, options.microbatches, k, rem)
         for i in range(rem, n - k + 1) if rem else range(1):
             for d in range(rem, units - k + 1) if rem else range(1):
                 if not options.may_cut[i]:
@@ -221,7 +230,7 @@ def _least(options: StageOptions, stages: int) -> Array:
                     if not fits or not may_start(options, kind, d):
                         continue
                     for j in range(i + 1, n - k + 2) if k > 1 else range(n, n + 1):
-                        needed = device_bytes(options, kind, i, j, flight)
+                        needed = device_bytes(options, kind, i, j, flight, late)
                         # More points need more.
                         if needed >= least:
                             break
@@ -239,13 +248,15 @@ def _smallest(options: StageOptions, stages: int, least: Array) -> tuple[Array, 
     for s in range(stages):
         k, i, d = stages - s, cuts[s], device_cuts[s]
         flight = most_in_flight(options.order, options.microbatches, k)
+        late = most_late(options.order, options.microbatches, k, s)
         cuts[s + 1] = -1
         for kind in range(len(options.units)):
             e = d + options.units[kind]
             if e > units or not may_start(options, kind, d) or cuts[s + 1] >= 0:
                 continue
             for j in range(i + 1, n + 1):
-                needed = max(device_bytes(options, kind, i, j, flight), least[k - 1, j, e])
+                here = device_bytes(options, kind, i, j, flight, late)
+                needed = max(here, least[k - 1, j, e])
                 if needed <= least[k, i, d]:
                     cuts[s + 1], device_cuts[s + 1], kinds[s] = j, e, kind
                     break

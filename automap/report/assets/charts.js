@@ -21,6 +21,7 @@ const TIME = { ...PARTS, ...LOST };
 const PASSES = {
   forward: "var(--forward)",
   backward: "var(--backward)",
+  weights: "var(--axis-2)",
   "all-reduce": "var(--update)",
   update: "var(--update)",
 };

@@ -211,7 +211,7 @@ class Assembler:
         programs, update = self.blueprint.sweeps[number]
         sweep = self.blueprint.numbers.sweeps[number]
         loops = {stage_pass: self._loop(number, p) for stage_pass, p in programs.by_pass.items()}
-        has_backward = any(stage_pass.kind == "backward" for stage_pass in loops)
+        has_backward = any(stage_pass.kind != "forward" for stage_pass in loops)
         joins = []
         for whole, part in sweep.joins:
             # One pass makes each part, and all parts of an output stay on its stage until the join.

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from automap.runtime.pipeline.cuts import Cuts
-from automap.runtime.pipeline.divide import divide
+from automap.runtime.pipeline.divide import Backward, divide
 from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.programs import (
     OnceProgram,
@@ -33,10 +33,11 @@ class Blueprint:
     home: Mapping[int, int]
 
 
-def blueprint(numbers: Numbered, cuts: Cuts) -> Blueprint:
+def blueprint(numbers: Numbered, cuts: Cuts, backward: Backward = "whole") -> Blueprint:
     """The division of a step among its stages."""
     loops = [
-        sweep_programs(numbers, sweep, divide(numbers, sweep, cuts)) for sweep in numbers.sweeps
+        sweep_programs(numbers, sweep, divide(numbers, sweep, cuts, backward))
+        for sweep in numbers.sweeps
     ]
     # What each stage's loop programs read that is the same for all microbatches.
     fixed = [

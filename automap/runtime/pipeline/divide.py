@@ -8,6 +8,9 @@
     sink        what only ends in sums, the gradient of a parameter, is computed where the parameter
                 is read, if the gradients come there anyway and the forward values are there
                                                                                    -> in: `_sinks`
+    weights     where the schedule has them apart: of a stage's backward equations those that no
+                other stage's pass needs anything of; all of them in the first stage
+                                                                                 -> in: `_weights`
     copied      what does not depend on the samples is computed by whoever reads it
                                                                   -> in: `programs.sweep_programs`
 
@@ -23,20 +26,24 @@ says.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from automap.runtime.pipeline.cuts import Cuts
 from automap.runtime.pipeline.numbered import Node, Numbered, Sweep
 
 
-Kind = Literal["forward", "backward"]
+Kind = Literal["forward", "backward", "weights"]
+KINDS: Final[tuple[Kind, ...]] = ("forward", "backward", "weights")
+"""In the order in which a stage has them of one microbatch."""
+Backward = Literal["whole", "weights apart"]
+"""Whether a stage's backward pass of a microbatch is one program or two."""
 # In JAX's name stack of every transposed equation; what is made of its results is backward too.
 _BACKWARD = "transpose("
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StagePass:
-    """A stage's forward or backward pass."""
+    """A stage's forward, backward or weight pass."""
 
     kind: Kind
     stage: int
@@ -61,18 +68,20 @@ class _Unit:
     kind: Kind | Literal["copied"]
 
 
-def divide(numbers: Numbered, sweep: Sweep, cuts: Cuts) -> Division:
-    """The stages of a loop's equations."""
+def divide(numbers: Numbered, sweep: Sweep, cuts: Cuts, backward: Backward = "whole") -> Division:
+    """The stages and passes of a loop's equations."""
     units = _units(numbers, sweep)
     stage = {n: cuts.stage(u.node.site) for n, u in enumerate(units) if u.kind == "forward"}
     touched = _touched(numbers, units, stage)
     stage |= _backward(units, touched, cuts.stages)
     stage |= _sinks(units, stage, touched, _wanted_at(numbers, sweep, touched))
+    weights = _weights(units, stage) if backward == "weights apart" else frozenset[int]()
     stage_passes: list[StagePass | None] = [None] * len(sweep.loop)
     for number, unit in enumerate(units):
         if unit.kind != "copied":
             for equation in unit.numbers:
-                stage_passes[equation] = StagePass(unit.kind, stage[number])
+                kind = "weights" if number in weights else unit.kind
+                stage_passes[equation] = StagePass(kind, stage[number])
     maker = {
         v: stage_pass
         for node, stage_pass in zip(sweep.loop, stage_passes)
@@ -229,3 +238,24 @@ def _sinks(
         if places:
             moved[number] = max(places)
     return moved
+
+
+def _weights(units: Sequence[_Unit], stage: Mapping[int, int]) -> frozenset[int]:
+    """The units of weight passes, by number."""
+    # From the last equation back: what another stage reads, and what that is made of here.
+    read_by: dict[int, set[int]] = defaultdict(set)
+    needed = set[int]()
+    weights = set[int]()
+    for number in reversed(range(len(units))):
+        unit = units[number]
+        if unit.kind == "copied":
+            continue
+        here, made = stage[number], unit.node.outputs
+        goes_on = any(v in needed or read_by[v] - {here} for v in made)
+        if unit.kind == "backward" and not goes_on:
+            weights.add(number)
+        elif unit.kind == "backward":
+            needed.update(unit.node.inputs)
+        for value in unit.node.inputs:
+            read_by[value].add(here)
+    return frozenset(weights)

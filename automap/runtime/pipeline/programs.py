@@ -1,7 +1,8 @@
 """The programs of a pipeline's stages in numbers: what each computes, reads and hands on.
 
 pre[s]                  once a step: what does not depend on the samples, where stage s needs it
-forward[s], backward[s] once a microbatch: fixed values, parts of the batch and values of other
+forward[s], backward[s], weights[s]
+                        once a microbatch: fixed values, parts of the batch and values of other
                         programs -> values for other programs, and terms of sums, which are
                         added up in the program
 update (phase, s)       once a step, after a loop: `automap.runtime.pipeline.update`
@@ -11,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from automap.runtime.pipeline.divide import Division, StagePass
+from automap.runtime.pipeline.divide import KINDS, Division, StagePass
 from automap.runtime.pipeline.numbered import Node, Numbered, Sweep
 
 
 @dataclass(frozen=True, slots=True)
 class LoopProgram:
-    """One stage's forward or backward pass of a microbatch.
+    """One stage's pass of a microbatch.
 
     `equations` are numbers of the loop's. It reads `parts` of the batch, `fixed` values and values
     `received` of this microbatch; it makes `made` and adds the terms of `sums`, numbers of the
@@ -95,9 +96,13 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
         made_here = [v for n in sorted(own[stage_pass]) for v in sweep.loop[n].outputs]
         read = reads[stage_pass]
         received = tuple(v for v in read if v in division.maker)
-        # What the backward pass still reads stays until then: the stage's saved activations.
-        later = StagePass("backward", stage_pass.stage)
-        is_last = stage_pass.kind == "backward" or later not in equations_by_pass
+        # What later passes still read stays until then: the stage's saved activations, and what
+        # its weight pass needs.
+        later = {
+            v
+            for kind in KINDS[KINDS.index(stage_pass.kind) + 1 :]
+            for v in reads.get(StagePass(kind, stage_pass.stage), ())
+        }
         programs[stage_pass] = LoopProgram(
             stage_pass=stage_pass,
             equations=equations,
@@ -111,10 +116,7 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
             made=tuple(dict.fromkeys([*(v for v in made_here if readers[v]), *wanted[stage_pass]])),
             sums=tuple(sums[stage_pass]),
             last=frozenset(
-                v
-                for v in read
-                if (v in division.maker or v in numbers.slices)
-                and (is_last or v not in reads[later])
+                v for v in read if (v in division.maker or v in numbers.slices) and v not in later
             ),
         )
     stages = {v: frozenset(p.stage for p in passes) for v, passes in readers.items()}

@@ -18,7 +18,7 @@ from jax import lax
 from jax.extend import core
 import numpy as np
 
-from automap.pipeline.schedules import Job
+from automap.pipeline.schedules import PASSES, Job
 from automap.pipeline.simulation import simulated_step
 from automap.plan.pipeline import PipelineRecord
 from automap.runtime.pipeline.assembly import Assembly, SweepFunctions
@@ -159,11 +159,11 @@ def _microbatches(
 
 
 def simulated_order(record: PipelineRecord) -> tuple[Job, ...]:
-    """Forward and backward passes in the order in which the simulation starts them."""
+    """All passes in the order in which the simulation starts them."""
     # A stage's own passes are in the schedule's order in it; between stages any order that respects
     # the transfers is right, and this one hands out first what can start first.
     step = simulated_step(record)
-    passes = [n for n, job in enumerate(step.jobs) if job.kind in ("forward", "backward")]
+    passes = [n for n, job in enumerate(step.jobs) if job.kind in PASSES]
     passes.sort(key=lambda n: (step.timeline.start_seconds[n], n))
     return tuple(step.jobs[n] for n in passes)
 

@@ -1,5 +1,6 @@
 """Small pipeline problems for tests."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ import pytest
 
 import automap
 from automap.api.plan import Plan
+from automap.pipeline.agent.problems import TRAINED_SCHEDULES
 from automap.pipeline.arrays import Arrays, Terms, from_lines
 from automap.pipeline.fabric import Transfers, pipeline_fabric
 from automap.pipeline.schedules import SCHEDULES as REGISTRY, Schedule
@@ -45,13 +47,14 @@ def random_arrays(
         usable=usable,
         state_bytes=between,
         saved_bytes=between / 2,
+        kept_bytes=between / 3,
         memory_limit_bytes=float(rng.uniform(4, 14)) + 8e9,
     )
 
 
-def only(schedule: Schedule, monkeypatch) -> None:
-    """Let the planner's searches try this schedule only."""
-    monkeypatch.setattr("automap.planner.pipeline.Limits", partial(Limits, schedules=(schedule,)))
+def only(schedules: Sequence[Schedule], monkeypatch) -> None:
+    """Let the planner's searches try these schedules only."""
+    monkeypatch.setattr("automap.planner.pipeline.Limits", partial(Limits, schedules=schedules))
 
 
 def assert_simulated_as_predicted(plan: Plan) -> None:
@@ -64,4 +67,5 @@ def assert_simulated_as_predicted(plan: Plan) -> None:
 
 
 SCHEDULES = st.sampled_from(list(REGISTRY.values()))
+LEARNT_SCHEDULES = st.sampled_from(TRAINED_SCHEDULES)
 SEEDS = st.integers(0, 2**32 - 1)

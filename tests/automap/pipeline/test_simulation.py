@@ -30,7 +30,9 @@ SAMPLE = replace(
 
 
 def pipeline(rows, schedule="1f1b", microbatches=4, devices=None) -> PipelineRecord:
-    """Stages of `rows`: forward, backward, transfer, reduce."""
+    """Stages of `rows`: forward, backward, transfer, reduce; weight passes take as long as
+    backward passes where they are apart.
+    """
     devices = devices or [1] * len(rows)
     ends = np.cumsum([0, *devices]).tolist()
     last = len(rows) - 1
@@ -48,6 +50,7 @@ def pipeline(rows, schedule="1f1b", microbatches=4, devices=None) -> PipelineRec
                 sent_bytes=0 if s == last else 1000 + s,
                 peak_bytes=7,
                 transfer_seconds=0.0 if s == last else t,
+                weights_seconds=b if schedule == "zero-bubble" else 0.0,
             )
             for s, (f, b, t, r) in enumerate(rows)
         ),
@@ -78,7 +81,7 @@ RECORD = pipeline(ROWS, devices=[2, 1, 1])
 RANDOM = st.builds(
     pipeline,
     st.lists(st.tuples(*[st.integers(0, 4).map(float)] * 4), min_size=1, max_size=5),
-    st.sampled_from(["gpipe", "1f1b"]),
+    st.sampled_from(["gpipe", "1f1b", "zero-bubble"]),
     st.integers(1, 6),
 )
 
@@ -181,10 +184,11 @@ def test_lanes_do_one_thing_at_a_time_and_all_that_is_counted(record):
         sums = {name: sum(e.seconds for e in x) for (t, name), x in lanes.items() if t == s}
         links = {f"link {way} stage {s + 1}": row.link_seconds for way in ("to", "from")}
         assert sums == {
-            "passes": row.forward_seconds + row.backward_seconds,
+            "passes": row.forward_seconds + row.backward_seconds + row.weights_seconds,
             "all-reduce and update": row.reduce_seconds,
         } | (links if s < n - 1 else {})
-    assert len(found.events) == 2 * m * n + 2 * m * (n - 1) + n
+    kinds = 3 if record.schedule == "zero-bubble" else 2
+    assert len(found.events) == kinds * m * n + 2 * m * (n - 1) + n
     ends = [e.start_seconds + e.seconds for e in found.events]
     assert max(ends) == found.step_seconds
 

@@ -9,8 +9,8 @@ from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.schedules import (
     GPIPE,
     ONE_FORWARD_ONE_BACKWARD,
-    SCHEDULES as REGISTRY,
     in_flight,
+    late_weights,
 )
 from automap.pipeline.task_graph import pipeline_seconds, stage_seconds
 from automap.pipeline.value import price_partition, value, values
@@ -41,7 +41,7 @@ def free(seed, schedule, microbatches, scale=1.0):
 
 @settings(max_examples=150, deadline=None)
 @given(seed=SEEDS, schedule=SCHEDULES, m=st.integers(1, 20), stages=st.integers(1, 7))
-def test_gpipe_is_exact_and_1f1b_never_above_the_simulation(seed, schedule, m, stages):
+def test_gpipe_is_exact_and_others_are_never_above_the_simulation(seed, schedule, m, stages):
     arrays = free(seed, schedule, m)
     cuts, parts = partition(np.random.default_rng(seed), 12, 8, stages)
     found, oracle = value(arrays, cuts, parts), simulated(arrays, cuts, parts, schedule)
@@ -63,7 +63,7 @@ def test_1f1b_is_near_the_simulation_where_transfers_are_small():
     assert np.mean(ratios) > 0.98
 
 
-@pytest.mark.parametrize("schedule", list(REGISTRY.values()))
+@pytest.mark.parametrize("schedule", [GPIPE, ONE_FORWARD_ONE_BACKWARD])
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("m", [1, 3, 4, 16])
 def test_uniform_stages_have_their_closed_form(schedule, stages, m):
@@ -114,8 +114,10 @@ def test_memory_and_masks(seed, schedule):
         for s in range(3):
             i, j, k = cuts[s], cuts[s + 1], 3 - s
             flight = in_flight(schedule.order, 4, k)
+            late = late_weights(schedule.order, 4, k, s)
             here = arrays.state_bytes[i, j]
-            here += (flight * arrays.saved_bytes[i, j] + 2 * arrays.cut_bytes[i]) / sizes[s]
+            held = flight * arrays.saved_bytes[i, j] + late * arrays.kept_bytes[i, j]
+            here += (held + 2 * arrays.cut_bytes[i]) / sizes[s]
             need = max(need, here)
         assert np.isfinite(seconds) == bool(allowed and need <= arrays.memory_limit_bytes)
         if allowed:

@@ -10,7 +10,7 @@ from automap.pipeline.agent.candidates import candidates, new_game
 from automap.pipeline.agent.states import next_state
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.value import values
-from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
+from tests.automap.pipeline.problems import LEARNT_SCHEDULES, SEEDS, random_arrays
 
 
 pytest.importorskip("torch")
@@ -42,7 +42,7 @@ def steps_of(arrays, state, stages):
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
-@given(seed=SEEDS, schedule=SCHEDULES)
+@given(seed=SEEDS, schedule=LEARNT_SCHEDULES)
 def test_worths_and_frozen_tails_equal_brute_force(seed, schedule):
     arrays = random_arrays(seed, schedule, topology="2x3xv100", points=8)
     game = new_game(arrays, 4)

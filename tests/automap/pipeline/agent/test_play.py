@@ -17,7 +17,7 @@ from automap.pipeline.schedules import GPIPE
 from automap.pipeline.solvers.exact import solve
 from automap.pipeline.solvers.local import even_split, local_search, optimum
 from automap.pipeline.value import value, values
-from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays
+from tests.automap.pipeline.problems import LEARNT_SCHEDULES, SEEDS, random_arrays
 
 
 def completions(state, stages):
@@ -36,7 +36,7 @@ def completions(state, stages):
 @settings(max_examples=60, deadline=None)
 @given(
     seed=SEEDS,
-    schedule=SCHEDULES,
+    schedule=LEARNT_SCHEDULES,
     stages=st.integers(2, 4),
     transfers=st.sampled_from(["matched", "adjacent"]),
     m=st.sampled_from([1, 2, 4, 9]),
@@ -83,7 +83,7 @@ def test_bounds_and_masks_equal_brute_force(seed, schedule, stages, transfers, m
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=SEEDS, schedule=SCHEDULES, stages=st.integers(2, 5))
+@given(seed=SEEDS, schedule=LEARNT_SCHEDULES, stages=st.integers(2, 5))
 def test_a_path_by_chance_ends_no_worse_than_the_best_division_known_at_its_start(
     seed, schedule, stages
 ):
@@ -98,7 +98,7 @@ def test_a_path_by_chance_ends_no_worse_than_the_best_division_known_at_its_star
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=SEEDS, schedule=SCHEDULES, stages=st.integers(1, 5))
+@given(seed=SEEDS, schedule=LEARNT_SCHEDULES, stages=st.integers(1, 5))
 def test_the_agent_is_never_below_the_optimum(seed, schedule, stages):
     arrays = random_arrays(seed, schedule, points=12, topology="2x4xv100")
     best, found = solve(arrays, stages).best, infer(arrays, stages, shipped_weights())

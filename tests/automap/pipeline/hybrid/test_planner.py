@@ -58,7 +58,7 @@ def test_stages_are_sharded_where_replicas_do_not_fit(plan, replicated, tmp_path
 
 @pytest.mark.parametrize("schedule", list(SCHEDULES.values()))
 def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_path):
-    only(schedule, monkeypatch)
+    only((schedule,), monkeypatch)
     automap.plan(
         *gpt_tiny(), topology="2x2xv100", space="hybrid", stages=2, microbatches=4, budget=600
     ).save(tmp_path / "plan.json")

@@ -36,7 +36,7 @@ from automap.pipeline.value import price_partition, values  # noqa: E402
 from automap.search import torch_needed  # noqa: E402
 from automap.topology import get_topology  # noqa: E402
 from rl.train import Trainer  # noqa: E402
-from tests.automap.pipeline.problems import SCHEDULES, SEEDS, random_arrays  # noqa: E402
+from tests.automap.pipeline.problems import LEARNT_SCHEDULES, SEEDS, random_arrays  # noqa: E402
 from tests.automap.pipeline.solvers.test_exact import all_partitions  # noqa: E402
 
 
@@ -72,7 +72,7 @@ def played(env, stages, games):
 
 @pytest.mark.slow
 @settings(max_examples=50, deadline=None)
-@given(seed=SEEDS, schedule=SCHEDULES, stages=st.integers(2, 4), mode=MODES)
+@given(seed=SEEDS, schedule=LEARNT_SCHEDULES, stages=st.integers(2, 4), mode=MODES)
 def test_rewards_of_an_episode_add_up_to_one_over_its_step(seed, schedule, stages, mode):
     arrays = random_arrays(seed, schedule)
     every = values(arrays._replace(memory_limit_bytes=np.inf), *all_partitions(7, 4, stages))

@@ -19,8 +19,9 @@ from automap.step.step import traced_call
 
 def record(devices, cuts, microbatches=4, schedule="1f1b", seconds=None) -> PipelineRecord:
     """Stages of as many `devices`, that end after `cuts`; `seconds` are (forward, backward) of
-    each.
+    each, of which a weight pass has the half where it is apart.
     """
+    apart = schedule == "zero-bubble"
     ends = np.cumsum([0, *devices])
     seconds = seconds or [(1.0, 2.0)] * len(devices)
     return PipelineRecord(
@@ -32,7 +33,8 @@ def record(devices, cuts, microbatches=4, schedule="1f1b", seconds=None) -> Pipe
                 cut_after=cut,
                 layers="",
                 forward_seconds=f,
-                backward_seconds=b,
+                backward_seconds=b / 2 if apart else b,
+                weights_seconds=b / 2 if apart else 0.0,
                 reduce_seconds=0.0,
                 sent_bytes=0,
                 peak_bytes=0,

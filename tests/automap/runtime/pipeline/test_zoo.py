@@ -8,6 +8,7 @@ moments are compared, which are linear in the gradients, and parameters within a
 """
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from flax import nnx
 import jax
@@ -103,9 +104,11 @@ def plan_cuts(model: Case, made, stages: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"),
+    [*product(("sgd", "adamw"), ("gpipe", "1f1b")), ("sgd", "zero-bubble")],
+)
 @pytest.mark.parametrize("stages", [2, 4])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("name", MODELS)
 def test_three_steps_equal_those_on_one_device(name, optimizer, stages, schedule):
     model = MODELS[name]
