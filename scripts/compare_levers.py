@@ -225,7 +225,7 @@ def memory_table(names: list[str], topology: Topology) -> str:
     table = markdown(header, rows)
     if off:
         within = f"{median(abs(ratio - 1) for ratio in off):.0%}"
-        table += f"\n\nPredicted falls are {within} off the compiled ones (median of {len(off)})."
+        table += f"\nPredicted falls are {within} off the compiled ones (median of {len(off)}).\n"
     return table
 
 
