@@ -33,8 +33,10 @@ _CALLS = {
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "custom_vmap_call": "call",
     "jit": "jaxpr",
     "pjit": "jaxpr",
+    "remat_opt": "fwd_jaxpr",
 }
 # Higher-order primitives and their bodies: parameter and letter.
 HIGHER_ORDER = {

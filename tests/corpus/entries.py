@@ -8,6 +8,7 @@ _THREE = (0, 1, 2)
 _IN_PLACE = ()
 
 ENTRIES = (
+    Entry("aqtp", "aqt_steps", "quantized", "Pallas: product of eight bits"),
     Entry("blackjax", "blackjax_steps", "hmc_chains", "sampling, many chains"),
     Entry("blackjax", "blackjax_steps", "stochastic_gradient", "sampling on a minibatch"),
     Entry("brax", "brax_steps", "analytic_policy_gradient", "gradient through physics", _THREE),
@@ -26,6 +27,7 @@ ENTRIES = (
     ),
     Entry("dynamax", "dynamax_steps", "kalman_gradient", "gradient through a Kalman filter", _BOTH),
     Entry("e3nn-jax", "e3nn_jax_steps", "message_passing", "equivariant network", _BOTH),
+    Entry("ejkernel", "ejkernel_steps", "gated_delta", "Pallas: decoding"),
     Entry("equinox", "equinox_steps", "mlp", "filter_jit, a model with functions", _BOTH),
     Entry("equinox", "equinox_steps", "recurrent", "filter_jit, recurrent", _BOTH),
     Entry("equinox", "equinox_steps", "batch_norm", "filter_jit, stateful layers", _THREE),
@@ -86,9 +88,25 @@ ENTRIES = (
     Entry("ott-jax", "ott_steps", "sinkhorn_map", "Sinkhorn as a loss, TrainState"),
     Entry("ott-jax", "ott_steps", "flow_matching_in_place", "nnx.jit, in place", _IN_PLACE),
     Entry("ott-jax", "ott_steps", "low_rank_sinkhorn", "low-rank transport"),
+    Entry("pallas-forge", "pallas_forge_steps", "feed_forward", "Pallas: feed-forward part"),
     Entry("penzai", "penzai_steps", "named_axes", "named axes, variables unbound", _BOTH),
+    Entry("qwix", "qwix_steps", "quantized", "Pallas: product of eight bits"),
     Entry("rax", "rax_steps", "listwise", "learning to rank"),
     Entry("rlax", "rlax_steps", "double_q", "Q-learning, replay buffer in the step", _BOTH),
     Entry("rlax", "rlax_steps", "v_trace", "actor-critic", _BOTH),
     Entry("tinygp", "tinygp_steps", "marginal_likelihood", "Gaussian process, Cholesky", _BOTH),
+    Entry("tokamax", "tokamax_steps", "attention", "Pallas: attention", _BOTH),
 )
+
+PLANNED_ONLY = (
+    Entry("atomic-ops", "atomic_ops_steps", "gated_delta", "Pallas: linear attention", _BOTH),
+    Entry("atomic-ops", "atomic_ops_steps", "blocked", "Pallas: language model", _BOTH),
+    Entry("ejkernel", "ejkernel_steps", "cross_entropy", "Pallas: loss, copies rows", _BOTH),
+    Entry("ejkernel", "ejkernel_steps", "distillation", "Pallas: loss, copies rows", _BOTH),
+    Entry("tokamax", "tokamax_steps", "triton_block", "Pallas for GPUs: a block", _BOTH),
+    Entry("tokamax", "tokamax_steps", "experts", "Pallas for GPUs: experts", _BOTH),
+)
+"""Steps that `scripts.kernels` plans, but whose kernels are not run here. Those for GPUs fail in
+Pallas' interpreter on one device too (they ask for their program's number in a jitted function),
+those that copy rows need the interpreter of TPUs, which does not end on eight devices of two
+cores, and the interpreted backward kernels of atomic-ops take minutes to compile."""

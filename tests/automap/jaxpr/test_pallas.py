@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import automap
 from automap.jax_compat import rebuild_jaxpr
 from automap.jaxpr.flatten import equations, flatten
 from automap.jaxpr.grid_tables import GridFactor
@@ -344,3 +345,23 @@ def test_kernels_without_a_name_are_called_after_their_lines():
     names = [stand_in(eqn, {}).name for eqn in eqns]
     line = step.__code__.co_firstlineno
     assert names == [f"test_pallas.py:{line + 1}", f"test_pallas.py:{line + 2}"]
+
+
+def test_kernels_are_seen_inside_of_rules_for_vmap_and_rematerialization():
+    @jax.custom_batching.custom_vmap
+    def double(x):
+        return rows(x)
+
+    double.def_vmap(lambda _, batched, x: (jax.vmap(rows)(x), *batched))
+
+    @jax.custom_vjp
+    def layer(x):
+        return double(x)
+
+    layer.defvjp(lambda x: (double(x), None), lambda _, dy: (double(dy),), optimize_remat=True)
+    x = jnp.arange(16 * 128, dtype=F32).reshape(16, 128)
+    gradient = jax.grad(lambda x: (layer(x) ** 2).sum())
+    flat = flatten(jax.make_jaxpr(gradient)(x), {})
+    assert sum(is_kernel(equation.eqn) for equation in equations(flat)) == 2
+    plan = automap.plan(gradient, (x,), topology="cpu:8", mesh={"data": 8}, strategy="greedy")
+    np.testing.assert_array_equal(plan.jit(gradient)(x), 8 * x)

@@ -75,6 +75,8 @@ CASES = {
     "layer norm": (layer_norm.layer_norm, [(8, 64, 128), (128,), (128,)], [0, 1, 2]),
     "softmax": (softmax.softmax, [(8, 128)], [1]),
 }
+FORWARD_ONLY = ("paged", "softmax")  # of inference: no gradient
+FOR_GPUS = ("triton", "layer norm", "softmax")
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +97,7 @@ def test_numbers_are_those_of_one_device(name):
     args = [jnp.asarray(random.normal(size=shape) * 0.3, jnp.float32) for shape in shapes]
 
     def step(*args):
-        if name in ("paged", "softmax"):  # of inference: no gradient
+        if name in FORWARD_ONLY:
             return kernel(*args)
         return jax.grad(lambda a: (kernel(*a).astype(jnp.float32) ** 2).sum())(args)
 
