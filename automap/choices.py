@@ -35,6 +35,7 @@ DEFAULT_NUMERICS_GIB: Final = 4.0
 STRATEGIES: Final[Mapping[str, str]] = {
     "auto": "several of those below, in an order that suits the space",
     "adp": "Auto-MAP's auto data parallelism: most input tensors split; needs the extra rl",
+    "agent": "a pretrained agent, and climbs from what it comes to",
     "beam": "decides one thing after another, keeps the best partial plans",
     "exact": "proves the best plan, or says how far from it the plan is",
     "exhaustive": "every plan; for spaces of a few thousand",

@@ -71,8 +71,24 @@ class Imitator:
         with torch.inference_mode():
             return self._q(states).numpy()
 
+    def loss(self, lessons: Lessons) -> float:
+        """The loss of lessons that are not learnt from."""
+        with torch.inference_mode():
+            return self._loss(lessons).item()
+
     def learn(self, lessons: Lessons) -> float:
         """One update; returns the loss."""
+        loss = self._loss(lessons)
+        share = min(self._done / self._most, 1.0)
+        self._adam.param_groups[0]["lr"] = self._rate * (1.0 - 0.9 * share)
+        self._adam.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self._network.parameters(), MOST_GRADIENT)
+        self._adam.step()
+        self._done += 1
+        return loss.item()
+
+    def _loss(self, lessons: Lessons) -> torch.Tensor:
         q, worth = self._q(lessons.states), torch.from_numpy(lessons.worth)
         known = ~worth.isnan()
         worth = worth.masked_fill(~known, -torch.inf)
@@ -85,15 +101,7 @@ class Imitator:
         # Far from the best only the order counts; there the network need not be exact.
         near = known & (worth >= best - NEAR)
         errors = torch.where(near, q - worth, 0.0) ** 2
-        loss = (WEIGHT * ranking + value + errors.sum(1) / near.sum(1)).mean()
-        share = min(self._done / self._most, 1.0)
-        self._adam.param_groups[0]["lr"] = self._rate * (1.0 - 0.9 * share)
-        self._adam.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(self._network.parameters(), MOST_GRADIENT)
-        self._adam.step()
-        self._done += 1
-        return loss.item()
+        return (WEIGHT * ranking + value + errors.sum(1) / near.sum(1)).mean()
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Weights and the optimizer's state, for a checkpoint."""

@@ -101,7 +101,7 @@ def write_metrics(path: Path, row: Mapping[str, float]) -> None:
 
 def write_weights(weights: dict[str, np.ndarray], path: Path, made: dict[str, object]) -> None:
     """The file that the package ships; its header says how it was made."""
-    save_file(weights, path, metadata={"format": FORMAT, "made": json.dumps(made)})
+    save_file(weights, path, metadata={"format": FORMAT.name, "made": json.dumps(made)})
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

@@ -18,6 +18,7 @@ what it is, in `automap.choices`.
 from collections.abc import Callable, Mapping
 
 from automap.choices import check_known
+from automap.search.agent.play import agent
 from automap.search.beam import beam
 from automap.search.context import Candidate, Objective, OutOfBudget, SearchContext
 from automap.search.counts.strategy import adp, opp
@@ -35,6 +36,7 @@ Strategy = Callable[[SearchContext], None]
 STRATEGIES: Mapping[str, Strategy] = {
     "auto": auto,
     "adp": adp,
+    "agent": agent,
     "beam": beam,
     "exact": exact,
     "exhaustive": exhaustive,

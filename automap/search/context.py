@@ -64,9 +64,22 @@ class Objective:
             return (0.0, estimate.step_seconds, unsure, estimate.peak_bytes)
         return (1.0, estimate.peak_bytes, estimate.step_seconds)
 
+    def cost(self, estimate: Estimate) -> float:
+        """One number to learn from: log step seconds, and of what does not fit more than twice as
+        much, the more the further it is from fitting.
+        """
+        seconds = math.log(max(estimate.step_seconds, LEAST_SECONDS))
+        if self.fits(estimate):
+            return seconds
+        over = estimate.peak_bytes / self.memory_limit_bytes
+        return seconds + TOO_LARGE + OVER_WEIGHT * math.log(over)
+
 
 # The time of a step of nothing, which has no logarithm.
 LEAST_SECONDS = 1e-9
+# So much more does a plan cost that does not fit, and so much for the logarithm of the excess.
+TOO_LARGE = math.log(2.0)
+OVER_WEIGHT = 2.0
 # A plan meets a bound if it is above it by no more: sums of the same numbers in another order.
 EQUAL = 1e-9
 # Nominal seconds of a kernel or an edge in one evaluation: six models on 2 cores, 2026-11.
@@ -209,7 +222,7 @@ class SearchContext:
 
         Raises `OutOfBudget` when the time is up.
         """
-        self.spend(self._seconds_per_point)
+        self.spend(self.point_seconds)
         return self.consider(point, origin)
 
     def evaluate_all(self, points: Iterable[Point], origin: str) -> Iterator[Candidate | None]:
@@ -217,7 +230,7 @@ class SearchContext:
         rest = iter(points)
         # Lazily, as a caller may stop early or the budget may end in the middle.
         while chunk := list(islice(rest, self._batches.most_points)):
-            self.spend(self._seconds_per_point * len(chunk))
+            self.spend(self.point_seconds * len(chunk))
             self._price_together(chunk)
             yield from (self.consider(point, origin) for point in chunk)
 
@@ -244,7 +257,8 @@ class SearchContext:
         )
 
     @cached_property
-    def _seconds_per_point(self) -> float:
+    def point_seconds(self) -> float:
+        """What one evaluation takes on a nominal machine."""
         tables = self.evaluator.tables
         rows = len(tables.kernels.count), len(tables.operands.count), len(tables.results.count)
         return _SECONDS_PER_ROW * sum(rows)
@@ -297,6 +311,12 @@ class SearchContext:
             return None
         split_classes = self.space.split_classes(point)
         return split_classes if self.pinned.keeps(point, split_classes) else None
+
+    def priced_on(self, mesh: Mesh) -> list[Candidate]:
+        """All points of a mesh that were priced so far, the best first."""
+        priced = [(p, e) for p, e in self._priced.items() if e is not None and p.mesh == mesh]
+        key = self.objective.key
+        return [Candidate(p, e, "search") for p, e in sorted(priced, key=lambda row: key(row[1]))]
 
     def best_candidates(self, count: int) -> list[Candidate]:
         """The best `count` different plans priced so far, the best first.

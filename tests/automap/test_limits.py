@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from automap.action_network import load_weights
 from automap.api.plan import Plan
 from automap.calibrate.machine import find_machine
 from automap.cli import main
 from automap.cost.profile import KernelProfile
 from automap.errors import CalibrationError, InputError, PlanError, ProfileError, TopologyError
-from automap.pipeline.agent.network import load_weights
+from automap.pipeline.agent.network import FORMAT as WEIGHTS_FORMAT
 from automap.plan.file import parse
 from automap.plan.pipeline import PipelineRecord, StageRecord
 from automap.space.pins import _fits
@@ -25,7 +26,7 @@ READERS = {
     "plan": (Plan.load, PlanError),
     "profile": (KernelProfile.load, ProfileError),
     "topology": (read_machine, TopologyError),
-    "weights": (load_weights, InputError),
+    "weights": (lambda path: load_weights(path, WEIGHTS_FORMAT), InputError),
 }
 
 
@@ -126,7 +127,7 @@ def test_weights_of_a_type_that_numpy_lacks_are_refused(tmp_path):
     encoded = json.dumps(header).encode()
     path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + bytes(4))
     with pytest.raises(InputError, match="allowed: F32|no weights"):
-        load_weights(path)
+        load_weights(path, WEIGHTS_FORMAT)
 
 
 @pytest.mark.parametrize("target", ["x" * 5000, "x" * 5000 + ".pb", "a\0b"])

@@ -22,13 +22,14 @@ from unittest import mock
 import jax
 import tomli_w
 
+from automap.action_network import load_weights
 from automap.api.call_plans import load_cached as load_plan
 from automap.api.plan import Plan
 from automap.cli import main
 from automap.errors import AutomapError
 from automap.exit_status import ExitStatus
 from automap.jaxpr.reemit import Reemitter
-from automap.pipeline.agent.network import load_weights
+from automap.pipeline.agent.network import FORMAT as WEIGHTS_FORMAT
 from automap.program import read_workload
 from automap.step.call import TracedCall, trace_call
 from automap.verify.cache import load_cached as load_witness, program_name
@@ -144,7 +145,7 @@ def _profile(path: Path, random: Random) -> Outcome:
 
 def _weights(path: Path, random: Random) -> Outcome:
     try:
-        load_weights(path)
+        load_weights(path, WEIGHTS_FORMAT)
     except AutomapError:
         return "refused"
     return "accepted"

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from safetensors.numpy import save_file
 
+from automap.action_network import shapes
 from automap.api.planning import plan
 from automap.cost.profile import KernelProfile, Transfer
 from automap.cost.profile.record import FORMAT as PROFILE_FORMAT
@@ -22,7 +23,7 @@ from automap.cost.profile.signatures import (
     Spatial,
     StreamSignature,
 )
-from automap.pipeline.agent.network import FORMAT as WEIGHTS_FORMAT, shapes
+from automap.pipeline.agent.network import FORMAT as WEIGHTS_FORMAT
 from automap.plan.codec import encode
 from automap.topology import get_topology
 from automap.topology.toml_file import __doc__ as toml_doc
@@ -190,10 +191,10 @@ def witnesses() -> tuple[Mapping[str, Any], ...]:
 @cache
 def weights() -> tuple[bytes, ...]:
     """Weights of a small agent."""
-    arrays = {name: np.ones(shape, np.float32) for name, shape in shapes(4).items()}
+    arrays = {name: np.ones(shape, np.float32) for name, shape in shapes(WEIGHTS_FORMAT, 4).items()}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "weights"
-        save_file(arrays, path, metadata={"format": WEIGHTS_FORMAT})
+        save_file(arrays, path, metadata={"format": WEIGHTS_FORMAT.name})
         return (path.read_bytes(),)
 
 

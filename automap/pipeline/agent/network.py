@@ -1,15 +1,8 @@
-"""The agent's network in numpy, and its weights' file: nothing of torch is needed to infer.
+"""The agent's values of candidates: its network (`automap.action_network`) on top of what is known
+without it.
 
-It is `rl.networks.ActionNetwork`, of hidden layers of one width:
-
-    h(a) = g(features of a),  c = k(mean and max of h over the actions, flat)
-    Q(a) = baseline(a) + v(c) + u(m(h(a), c)) - mean over the actions of u
-
-with g, k, m two layers with ReLU, v and u one layer each (the dueling form of Auto-MAP's Rainbow,
-section 2), and then clipped to what is known without it, log(L0 / made) and log(L0 / least)
-                                                                                -> in: `values`
-
-The file is safetensors: loading runs no code.
+    Q(a) = baseline(a) + z(a), z clipped to what is known: between 0, the partition that comes with
+           the action, and log(made / least), its bound                       -> in: `values`
 """
 
 from functools import lru_cache
@@ -17,105 +10,32 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
-from automap.errors import InputError
+from automap.action_network import Weights, WeightsFormat, learnt_values, load_weights
 from automap.pipeline.agent.candidates import ACTION_FEATURES, STATE_FEATURES, Candidates
-from hlo_tools.errors import FileError
-from hlo_tools.files import check_file
 
 
 # Another number for other features or another network: files of the old one are then refused.
-FORMAT: Final = "automap-pipeline-agent 2"
+FORMAT: Final = WeightsFormat(
+    name="automap-pipeline-agent 2",
+    n_features=len(ACTION_FEATURES),
+    n_flat=len(STATE_FEATURES),
+    trained_by="scripts/train_pipeline_agent.py",
+)
 SHIPPED: Final = Path(__file__).with_name("weights.safetensors")
-# Far above the shipped file: what is larger is no file of ours, and is not read into memory.
-_MOST_BYTES: Final = 2**28
-Weights = dict[str, np.ndarray]
-"""Arrays by name, float32, as `shapes` has them."""
-
-
-def shapes(width: int) -> dict[str, tuple[int, ...]]:
-    """The shape of every array, for hidden layers of `width`."""
-    n_flat = len(STATE_FEATURES)
-    inputs = {"action": len(ACTION_FEATURES), "context": 2 * width + n_flat, "mixed": 2 * width}
-    shapes_by_name: dict[str, tuple[int, ...]] = {}
-    for name, n_inputs in inputs.items():
-        # Names as torch gives them: layer 1 of each block is the ReLU between these two.
-        shapes_by_name |= {f"{name}.0.weight": (width, n_inputs), f"{name}.0.bias": (width,)}
-        shapes_by_name |= {f"{name}.2.weight": (width, width), f"{name}.2.bias": (width,)}
-    for name in ("value", "advantage"):
-        shapes_by_name |= {f"{name}.weight": (1, width), f"{name}.bias": (1,)}
-    return shapes_by_name
-
-
-def load_weights(path: Path) -> Weights:
-    """Read weights. Raises `InputError` for a file that is absent, malformed, or of another
-    network.
-    """
-    remedy = "install the package anew, or train them with scripts/train_pipeline_agent.py"
-    try:
-        check_file(path, _MOST_BYTES)
-        with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            types = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
-            odd = {name: kind for name, kind in types.items() if kind != "F32"}
-            # numpy has not all types that such a file may have.
-            weights = {} if odd else {name: file.get_tensor(name) for name in types}
-    except (FileError, OSError, SafetensorError) as error:
-        raise InputError(f"{path}: no weights of an agent: {error}; {remedy}") from error
-    if odd:
-        name, kind = next(iter(odd.items()))
-        raise InputError(f"{path}: {name[:80]} is {kind}, allowed: F32; {remedy}")
-    if header.get("format") != FORMAT:
-        raise InputError(
-            f"{path}: its format is {header.get('format')!r}, not {FORMAT!r}; {remedy}"
-        )
-    # The width is whatever the first layer's bias has: all other shapes follow from it.
-    first = weights.get("action.0.bias", np.zeros(0))
-    wanted = shapes(max(first.size, 1))
-    if set(weights) != set(wanted):
-        others = ", ".join(sorted(set(weights) ^ set(wanted)))[:400]
-        raise InputError(f"{path}: arrays that are missing or too many: {others}; {remedy}")
-    for name, array in weights.items():
-        if array.shape != wanted[name] or array.dtype != np.float32:
-            raise InputError(
-                f"{path}: {name} is {array.dtype} {list(array.shape)}, allowed: float32 "
-                f"{list(wanted[name])}; {remedy}"
-            )
-        if not np.isfinite(array).all():
-            raise InputError(f"{path}: {name} has numbers that are not finite; {remedy}")
-    return weights
 
 
 @lru_cache(maxsize=1)
 def shipped_weights() -> Weights:
     """The weights that come with the package."""
-    return load_weights(SHIPPED)
+    return load_weights(SHIPPED, FORMAT)
 
 
 def values(weights: Weights, candidates: Candidates) -> np.ndarray:
     """Q of the candidates of a state, float32 [A]: what the agent thinks that log(L0 / L) can be
     made.
     """
-    hidden = _perceptron(weights, "action", candidates.features)
-    context = _perceptron(
-        weights, "context", np.concatenate([hidden.mean(0), hidden.max(0), candidates.flat])[None]
-    )
-    # The context's part of the next layer is the same for all actions.
-    width = hidden.shape[1]
-    first = weights["mixed.0.weight"]
-    mixed = hidden @ first[:, :width].T + (context @ first[:, width:].T + weights["mixed.0.bias"])
-    mixed = np.maximum(mixed, 0.0) @ weights["mixed.2.weight"].T + weights["mixed.2.bias"]
-    advantage = (np.maximum(mixed, 0.0) @ weights["advantage.weight"].T)[:, 0]
-    value = (context @ weights["value.weight"].T + weights["value.bias"])[0, 0]
-    learnt = value + (advantage - advantage.mean())
+    learnt = learnt_values(weights, candidates.features, candidates.flat)
     # Never below the partition that is known, nor above what the bound allows.
     most = np.log(candidates.made / candidates.least).astype(np.float32)
     return candidates.baseline + np.clip(learnt, 0.0, most)
-
-
-def _perceptron(weights: Weights, name: str, inputs: np.ndarray) -> np.ndarray:
-    for layer in ("0", "2"):
-        inputs = inputs @ weights[f"{name}.{layer}.weight"].T + weights[f"{name}.{layer}.bias"]
-        inputs = np.maximum(inputs, 0.0)
-    return inputs

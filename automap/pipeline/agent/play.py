@@ -18,8 +18,9 @@ from typing import Final
 
 import numpy as np
 
+from automap.action_network import Weights
 from automap.pipeline.agent.candidates import Candidates, Game, candidates, new_game
-from automap.pipeline.agent.network import Weights, values
+from automap.pipeline.agent.network import values
 from automap.pipeline.agent.states import State, actions, completed, last_two, next_state
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.solvers.exact import Partition

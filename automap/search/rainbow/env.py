@@ -12,7 +12,7 @@ In order                                                            -> in: `deci
 
     cost      c = log step seconds; where the plan does not fit, more by TOO_LARGE + OVER_WEIGHT
               log(peak / limit), so that leaving the memory is a loss and coming back pays step by
-              step                                                  -> in: `cost`
+              step                                    -> in: `Objective.cost`
     reward    c before - c after a decision; an episode's rewards add up to log(first / last cost)
     option    what a decision can do: keep, or a move with the candidate it leads to
                                                                     -> in: `Table.options`
@@ -43,7 +43,8 @@ import random
 import numpy as np
 
 from automap.cost.evaluate import Estimate
-from automap.search.context import LEAST_SECONDS, Candidate, Objective, SearchContext
+from automap.search.agent.options import class_shares, leaf_shares
+from automap.search.context import LEAST_SECONDS, Candidate, SearchContext
 from automap.search.moves import (
     AxisChange,
     AxisSwap,
@@ -90,21 +91,6 @@ def decisions(space: Space, mesh: Mesh) -> tuple[Decision, ...]:
     return tuple(in_order)
 
 
-# Plans that do not fit cost as much as twice the seconds, and more the further they are from
-# fitting.
-TOO_LARGE = math.log(2.0)
-OVER_WEIGHT = 2.0
-
-
-def cost(objective: Objective, estimate: Estimate) -> float:
-    """c of the module docstring."""
-    seconds = math.log(max(estimate.step_seconds, LEAST_SECONDS))
-    if objective.fits(estimate):
-        return seconds
-    over = estimate.peak_bytes / objective.memory_limit_bytes
-    return seconds + TOO_LARGE + OVER_WEIGHT * math.log(over)
-
-
 @dataclass(frozen=True, slots=True)
 class Option:
     """A move (None: keep) and the plan it leads to."""
@@ -139,7 +125,7 @@ class Table:
         self.position += 1
         if not self.is_over:
             self.options = self._options()
-        return cost(objective, before) - cost(objective, self.current.estimate)
+        return objective.cost(before) - objective.cost(self.current.estimate)
 
     def _options(self) -> Sequence[Option | None]:
         """Keep, and for each move of the decision where it leads; None where it does nothing or is
@@ -187,36 +173,20 @@ class Features:
 
     @cached_property
     def _leaf_shares(self) -> np.ndarray:
-        n_bytes = np.array([leaf.n_bytes * len(leaf.inputs) for leaf in self._context.space.leaves])
-        return n_bytes / max(n_bytes.sum(), 1)
+        return leaf_shares(self._context.space)
 
     @cached_property
     def _class_shares(self) -> np.ndarray:
-        """(share of parameter bytes, share of work) of each class."""
-        space = self._context.space
-        problem = space.problem
-        done, total = problem.work.by_class, problem.work.total
-        shares = np.zeros((problem.n_classes, 2))
-        for leaf, share in zip(space.leaves, self._leaf_shares.tolist(), strict=True):
-            # A leaf counts for every class that it holds, once each.
-            for group_class in {*leaf.compute, *leaf.regional}:
-                if group_class < problem.n_classes:
-                    shares[group_class, 0] += share
-        for group_class in range(problem.n_classes):
-            compute_class = problem.compute_class(group_class)
-            # Work is counted by compute classes: a regional class has that of the one that it is a
-            # part of.
-            shares[group_class, 1] = done.get(compute_class, 0.0) / max(total, 1.0)
-        return shares
+        return class_shares(self._context.space)
 
     def baseline(self, table: Table) -> np.ndarray:
         """What each option saves at once, [A]; 0 where there is none."""
         objective = self._context.objective
-        now = cost(objective, table.current.estimate)
+        now = objective.cost(table.current.estimate)
         saved = np.zeros(N_ACTIONS)
         for action, option in enumerate(table.options):
             if option is not None:
-                saved[action] = now - cost(objective, option.candidate.estimate)
+                saved[action] = now - objective.cost(option.candidate.estimate)
         return saved
 
     def table_numbers(self, table: Table) -> list[float]:
@@ -224,7 +194,7 @@ class Features:
         estimate, best = table.current.estimate, self._context.best
         objective = self._context.objective
         # In logarithms, so that models and machines of any speed look alike.
-        behind = cost(objective, estimate) - cost(objective, best.estimate) if best else 0.0
+        behind = objective.cost(estimate) - objective.cost(best.estimate) if best else 0.0
         sizes = table.current.point.mesh.sizes
         return [
             table.position / len(table.decisions),

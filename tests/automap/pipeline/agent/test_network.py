@@ -4,19 +4,21 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from automap.action_network import load_weights, shapes
 from automap.errors import InputError
 from automap.pipeline.agent.candidates import ACTION_FEATURES, STATE_FEATURES, Candidates
-from automap.pipeline.agent.network import FORMAT, SHIPPED, load_weights, shapes, values
+from automap.pipeline.agent.network import FORMAT, SHIPPED, values
 
 
 def random_weights(width, seed=0):
     rng = np.random.default_rng(seed)
     return {
-        name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in shapes(width).items()
+        name: rng.normal(0, 0.3, shape).astype(np.float32)
+        for name, shape in shapes(FORMAT, width).items()
     }
 
 
-def write(path, weights, header=FORMAT):
+def write(path, weights, header=FORMAT.name):
     save_file(weights, path, metadata={"format": header})
     return path
 
@@ -62,13 +64,13 @@ def test_values_equal_torch(count):
 
 def test_the_shipped_weights_are_small_and_load():
     assert SHIPPED.stat().st_size < 300_000
-    weights = load_weights(SHIPPED)
-    assert set(weights) == set(shapes(len(weights["action.0.bias"])))
+    weights = load_weights(SHIPPED, FORMAT)
+    assert set(weights) == set(shapes(FORMAT, len(weights["action.0.bias"])))
 
 
 def test_weights_survive_their_file(tmp_path):
     weights = random_weights(8)
-    again = load_weights(write(tmp_path / "w.safetensors", weights))
+    again = load_weights(write(tmp_path / "w.safetensors", weights), FORMAT)
     assert all(np.array_equal(again[name], array) for name, array in weights.items())
 
 
@@ -111,19 +113,19 @@ def test_wrong_arrays_are_refused(tmp_path, damage, message):
     weights = random_weights(8)
     damage(weights)
     with pytest.raises(InputError, match=message):
-        load_weights(write(tmp_path / "w.safetensors", weights))
+        load_weights(write(tmp_path / "w.safetensors", weights), FORMAT)
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path):
     path = tmp_path / "w.safetensors"
     with pytest.raises(InputError, match="no weights of an agent"):
-        load_weights(path)
+        load_weights(path, FORMAT)
     for content in (b"", b"no safetensors at all", SHIPPED.read_bytes()[:-100]):
         path.write_bytes(content)
         with pytest.raises(InputError, match="no weights of an agent"):
-            load_weights(path)
+            load_weights(path, FORMAT)
     with pytest.raises(InputError, match="its format is 'another'"):
-        load_weights(write(path, random_weights(8), "another"))
+        load_weights(write(path, random_weights(8), "another"), FORMAT)
     save_file(load_file(SHIPPED), path)
     with pytest.raises(InputError, match="its format is None"):
-        load_weights(path)
+        load_weights(path, FORMAT)

@@ -11,7 +11,7 @@ from automap.deadline import Deadline
 from automap.program.trace import trace_step
 from automap.search.context import Objective, SearchContext
 from automap.search.greedy import starts
-from automap.search.rainbow.env import StepTimeEnv, Table, cost, decisions
+from automap.search.rainbow.env import StepTimeEnv, Table, decisions
 from automap.space.pins import parse_pins
 from automap.space.space import Space
 from automap.topology import get_topology
@@ -90,7 +90,7 @@ def test_leaving_the_memory_costs_and_coming_back_pays():
     peaks = sorted(e.peak_bytes for e in estimates)
     objective = Objective(memory_limit_bytes=peaks[len(peaks) // 2])
     for estimate in estimates:
-        extra = cost(objective, estimate) - math.log(estimate.step_seconds)
+        extra = objective.cost(estimate) - math.log(estimate.step_seconds)
         over = estimate.peak_bytes / objective.memory_limit_bytes
         assert (extra == 0.0) if over <= 1.0 else (extra > math.log(2.0) + math.log(over))
 

@@ -1,0 +1,343 @@
+"""The sharding agent on steps that it was not trained on, beside other searches of as many
+evaluations, and the same player without learning.
+
+    python -m scripts.compare_sharding_agent FOLDER -o docs/reports/sharding_agent.md
+
+Steps are those of the zoo and of other libraries that `scripts.halves` holds out, on machines that
+no lesson is of. Every method begins where any search does, at the presets, which are priced before.
+
+    roll-out   of the agent, and of the same player with learning off; greedy search and walks end
+               after as many plans as the agent's roll-out has priced
+    beams      all of `--strategy agent`, of the same player with learning off, greedy search and
+               walks after as many plans as the agent has priced
+    gap        a step over the best that any method found, `auto` among them, minus one
+
+A cell is kept in FOLDER as soon as it is made, so a run that was stopped goes on. Seconds are the
+processor's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+import importlib
+import json
+import math
+from pathlib import Path
+import platform
+import time
+
+import click
+import jax
+import numpy as np
+
+from automap.config import Options
+from automap.deadline import Deadline
+from automap.errors import AutomapError
+from automap.planner.sharding import find
+from automap.policy import default_policy
+from automap.program.trace import Workload, trace_step
+from automap.search import OutOfBudget, SearchContext, get_strategy
+from automap.search.agent.play import Player, first_roll_out, play, shipped_player
+from automap.search.context import Candidate
+from automap.space.point import Point
+from automap.topology import get_topology
+from scripts.halves import is_held_out
+from scripts.plan_matrix import MODELS
+from scripts.tables import made_by, markdown, replace_table
+from tests.corpus.entries import ENTRIES
+
+
+COMMAND = "python -m scripts.compare_sharding_agent"
+MACHINES = ("v5e:2x4", "v5p:2x2x4", "8xh100", "2x8xh100", "4x8xv100")
+# Of the libraries that are installed with the project's tests.
+_LIBRARIES = ("equinox", "flax", "optax")
+ZOO = tuple(target for target in MODELS if is_held_out(target))
+THIRD_PARTY = tuple(
+    entry.name for entry in ENTRIES if entry.library in _LIBRARIES and is_held_out(entry.name)
+)
+STEPS = (*ZOO, *THIRD_PARTY)
+AGENT, UNTRAINED, GREEDY, WALKS = "agent", "learning off", "greedy", "mcmc"
+PRESET, AUTO = "best preset", "auto"
+# For the time of a roll-out alone: it is of the half that may be learnt from.
+TIMED = "models.t5:t5_11b"
+_TIMED_RUNS = 3
+_BUDGET_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One step on one machine: seconds of the step by method, inf where nothing fits, plans priced
+    beyond the presets, and processor seconds.
+    """
+
+    step: str
+    machine: str
+    rolled_seconds: Mapping[str, float]
+    searched_seconds: Mapping[str, float]
+    points: Mapping[str, int]
+    took_seconds: Mapping[str, float]
+
+    @property
+    def best_seconds(self) -> float:
+        """The best step of all methods."""
+        return min((*self.rolled_seconds.values(), *self.searched_seconds.values()))
+
+    def gaps(self, which: str) -> dict[str, float]:
+        """What each method's step is above the best, as a fraction; inf if nothing fits."""
+        seconds = self.rolled_seconds if which == "roll-out" else self.searched_seconds
+        return {name: value / self.best_seconds - 1 for name, value in seconds.items()}
+
+
+def traced(step: str, platform_name: str) -> Workload:
+    """A step for a platform."""
+    if step in MODELS:
+        module, _, function = step.partition(":")
+        call, args = getattr(importlib.import_module(module), function)(**MODELS[step])
+        return trace_step(call, args, platform=platform_name)
+    (entry,) = (entry for entry in ENTRIES if entry.name == step)
+    made = entry.make()
+    return trace_step(made.step, made.args, made.kwargs, platform=platform_name)
+
+
+@dataclass
+class Counted(SearchContext):
+    """A search that ends when it has priced so many plans that the presets are not among."""
+
+    most_evaluations: float = math.inf
+
+    def check_time(self) -> None:
+        """Raise `OutOfBudget` when they are priced, or the time is up."""
+        super().check_time()
+        if self.evaluations >= self.most_evaluations and self.best is not None:
+            raise OutOfBudget
+
+    def evaluate_all(self, points: Iterable[Point], origin: str) -> Iterator[Candidate | None]:
+        """One by one, so that a batch does not go beyond."""
+        return (self.evaluate(point, origin) for point in points)
+
+
+class Cells:
+    """Searches of one step on one machine, each from the presets alone."""
+
+    def __init__(self, workload: Workload, machine: str):
+        """Price the presets once. Raises `AutomapError` where none suits."""
+        topology = get_topology(machine)
+        presets = Options(preset="data-parallel")
+        # The strategy that does nothing: what it leaves is where every search begins.
+        self._context = find(workload, topology, presets).context
+        for preset in self._context.best_per_preset.values():
+            self._context.consider(preset.point, preset.origin)
+
+    def fresh(self, most_evaluations: int | None = None) -> SearchContext:
+        """A context that has priced the presets and nothing else, and may price so many more."""
+        old = self._context
+        values = {field.name: getattr(old, field.name) for field in fields(SearchContext)}
+        values |= {
+            "deadline": Deadline.after(_BUDGET_SECONDS),
+            "notes": [],
+            "_seen": dict(old._seen),
+            "_priced": dict(old._priced),
+        }
+        if most_evaluations is None:
+            return SearchContext(**values)
+        return Counted(**values, most_evaluations=old.evaluations + most_evaluations)
+
+    def run(
+        self, search: Callable[[SearchContext], object], most_evaluations: int | None
+    ) -> tuple[float, int, float]:
+        """(step seconds, plans priced, processor seconds) of a search, which may price so many."""
+        context = self.fresh(most_evaluations)
+        before, begin = context.evaluations, time.process_time()
+        try:
+            search(context)
+        except OutOfBudget:
+            pass
+        took = time.process_time() - begin
+        return _fitting_seconds(context), context.evaluations - before, took
+
+
+def _fitting_seconds(context: SearchContext) -> float:
+    """The shortest step that fits of all that were priced; `auto` may prefer a preset."""
+    fits = context.objective.fits
+    best = context.best_candidates(1)
+    return best[0].estimate.step_seconds if best and fits(best[0].estimate) else math.inf
+
+
+def _searched_by_auto(context: SearchContext) -> None:
+    # Shorter walks and proofs than a user's: fifty cells, and it is one of six methods in each.
+    context.policy = replace(
+        default_policy(), walk_seconds=1.0, open_walk_seconds=0.5, exact_seconds=0.5
+    )
+    get_strategy("auto")(context)
+
+
+def cell(step: str, machine: str, workload: Workload) -> Cell:
+    """All methods on one step and machine."""
+    cells, agent, untrained = Cells(workload, machine), shipped_player(), Player()
+    rolled, searched, points, took = {}, {}, {}, {}
+
+    def note(where: dict[str, float], name: str, label: str, run: tuple[float, int, float]) -> int:
+        where[name], points[label], took[label] = run
+        return run[1]
+
+    n = note(rolled, AGENT, "roll-out", cells.run(lambda c: first_roll_out(c, agent), None))
+    note(rolled, UNTRAINED, "off", cells.run(lambda c: first_roll_out(c, untrained), n))
+    for name in (GREEDY, WALKS):
+        note(rolled, name, f"{name} as roll-out", cells.run(get_strategy(name), n))
+    n = note(searched, AGENT, "beams", cells.run(lambda c: play(c, agent), None))
+    note(searched, UNTRAINED, "beams off", cells.run(lambda c: play(c, untrained), n))
+    for name in (GREEDY, WALKS):
+        note(searched, name, f"{name} as beams", cells.run(get_strategy(name), n))
+    note(searched, AUTO, AUTO, cells.run(_searched_by_auto, None))
+    rolled[PRESET] = searched[PRESET] = _fitting_seconds(cells.fresh())
+    return Cell(step, machine, rolled, searched, points, took)
+
+
+def cells_of(step: str, machines: Sequence[str], folder: Path, *, make: bool) -> list[Cell]:
+    """The cells of a step, kept in files."""
+    made: list[Cell] = []
+    workloads: dict[str, Workload] = {}
+    for machine in machines:
+        path = folder / f"{step}-{machine}.json".replace(":", "_")
+        if not path.exists() and not make:
+            continue
+        if not path.exists():
+            name = get_topology(machine).platform
+            try:
+                workloads[name] = workloads.get(name) or traced(step, name)
+                path.write_text(json.dumps(asdict(cell(step, machine, workloads[name]))))
+            except AutomapError as error:
+                path.write_text(json.dumps({"error": str(error)[:200]}))
+            click.echo(path.read_text(), err=True)
+        fields = json.loads(path.read_text())
+        # What no method can plan says nothing of any.
+        if "error" not in fields and math.isfinite(Cell(**fields).best_seconds):
+            made.append(Cell(**fields))
+    return made
+
+
+def timing(machine: str, folder: Path) -> list[str]:
+    """A row: the processor's milliseconds of a roll-out on T5-11B, the least of some runs."""
+    path = folder / f"timing-{machine}.json".replace(":", "_")
+    if not path.exists():
+        module, _, function = TIMED.partition(":")
+        step, args = getattr(importlib.import_module(module), function)(layers="scanned")
+        workload = trace_step(step, args, platform=get_topology(machine).platform)
+        cells, agent = Cells(workload, machine), shipped_player()
+        runs = [cells.run(lambda c: first_roll_out(c, agent), None) for _ in range(_TIMED_RUNS)]
+        path.write_text(json.dumps([runs[0][1], min(took for *_, took in runs)]))
+    points, took = json.loads(path.read_text())
+    return [machine, str(points), f"{took * 1e3:.0f}"]
+
+
+SUMMARY_HEADER = ["method", "mean gap", "median", "worst", "≤ 1 %", "≤ 3 %", "≤ 10 %", "cells"]
+
+
+def summary(cells: Sequence[Cell], which: str) -> list[list[str]]:
+    """A row for each method."""
+    rows = []
+    for name in cells[0].gaps(which):
+        gaps = np.array([c.gaps(which)[name] for c in cells])
+        fits = gaps[np.isfinite(gaps)]
+        rows.append(
+            [
+                name,
+                f"{fits.mean():.2%}",
+                f"{np.median(gaps):.2%}",
+                "does not fit" if len(fits) < len(gaps) else f"{gaps.max():.1%}",
+                *(f"{(gaps <= most + 1e-9).mean():.0%}" for most in (0.01, 0.03, 0.10)),
+                str(len(gaps)),
+            ]
+        )
+    return rows
+
+
+def _gap_text(gap: float) -> str:
+    return f"{gap:+.2%}" if math.isfinite(gap) else "does not fit"
+
+
+def detail(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
+    """Header and a row for each cell."""
+    rolled, searched = list(cells[0].rolled_seconds), list(cells[0].searched_seconds)
+    header = [
+        "step",
+        "machine",
+        "best, ms",
+        "plans priced",
+        "ms of processor",
+        *(f"{name}, roll-out" for name in rolled if name != PRESET),
+        "plans priced by beams",
+        *(f"{name}, beams" for name in searched),
+    ]
+    rows = [
+        [
+            c.step.removeprefix("models."),
+            c.machine,
+            f"{c.best_seconds * 1e3:.3g}",
+            str(c.points["roll-out"]),
+            f"{c.took_seconds['roll-out'] * 1e3:.0f}",
+            *(_gap_text(c.gaps("roll-out")[n]) for n in rolled if n != PRESET),
+            str(c.points["beams"]),
+            *(_gap_text(c.gaps("beams")[n]) for n in searched),
+        ]
+        for c in cells
+    ]
+    return header, rows
+
+
+def report(cells: Sequence[Cell], timings: list[list[str]], command: str) -> Mapping[str, str]:
+    """The tables of the page by name."""
+    machine = f"jax {jax.__version__}, {platform.machine()}, one core"
+    kinds: Mapping[str, Callable[[Cell], bool]] = {
+        "all": lambda c: True,
+        "TPUs": lambda c: c.machine.startswith("v5"),
+        "GPUs": lambda c: not c.machine.startswith("v5"),
+    }
+    tables: dict[str, str] = {"made": made_by(command, machine)}
+    for which in ("roll-out", "beams"):
+        text = ""
+        for kind, is_in in kinds.items():
+            chosen = [c for c in cells if is_in(c)]
+            if chosen:
+                text += f"\nOn {kind}:\n\n" + markdown(SUMMARY_HEADER, summary(chosen, which))
+        tables[which] = text
+    tables["cells"] = markdown(*detail(cells))
+    tables["timing"] = markdown(["machine", "plans priced", "ms of processor"], timings)
+    return tables
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--step", "steps", multiple=True, type=click.Choice(STEPS), help="default: all")
+@click.option("--machine", "machines", multiple=True, default=MACHINES, show_default=True)
+@click.option("--made-only", is_flag=True, help="the tables of the cells that FOLDER has")
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+def main(
+    folder: Path,
+    steps: tuple[str, ...],
+    machines: tuple[str, ...],
+    made_only: bool,  # noqa: FBT001
+    output: Path | None,
+) -> None:
+    """Make the cells that FOLDER does not have, and the tables."""
+    jax.config.update("jax_platforms", "cpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    cells = [
+        c for step in steps or STEPS for c in cells_of(step, machines, folder, make=not made_only)
+    ]
+    if not cells:
+        raise click.ClickException(f"{folder} has no cells of these steps and machines")
+    timings = [
+        timing(machine, folder)
+        for machine in machines
+        if not made_only or (folder / f"timing-{machine}.json".replace(":", "_")).exists()
+    ]
+    command = f"{COMMAND} FOLDER{' --made-only' if made_only else ''} -o {output}"
+    for name, table in report(cells, timings, command).items():
+        if output is None:
+            click.echo(table)
+        else:
+            replace_table(output, table, name)
+
+
+if __name__ == "__main__":
+    main()

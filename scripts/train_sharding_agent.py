@@ -1,0 +1,224 @@
+"""Train the sharding agent: rounds of lessons from searches, and of learning from all lessons so
+far.
+
+Round 0 plays without learning, later ones by what has been learnt (as DAgger). The lessons of every
+problem and the weights of every finished round are in FOLDER, so a run that was stopped goes on
+where it was; the same seed makes the same weights unless `--minutes` ends it. One problem in
+`_HELD_EVERY` teaches nothing: the loss on those says when learning turns into memory, and the
+weights are those with the least. The metrics of FOLDER/metrics.csv are explained at `METRICS`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import csv
+from dataclasses import dataclass
+import json
+from pathlib import Path
+import time
+
+import click
+import jax
+import numpy as np
+from rich.progress import Progress
+from safetensors.numpy import save_file
+
+from automap.action_network import WeightsFormat
+from automap.search.agent.play import (
+    MESHES_FORMAT,
+    MESHES_SHIPPED,
+    MOVES_FORMAT,
+    MOVES_SHIPPED,
+    Player,
+)
+from rl.checkpoint import Checkpoint, load, save
+from rl.env import EnvShape, Observation
+from rl.imitation import Imitator, Lessons
+from rl.train import one_thread
+from scripts.pipeline_lessons import joined, rows
+from scripts.sharding_lessons import (
+    MESHES_SHAPE,
+    MOVES_SHAPE,
+    problem_lessons,
+    with_prices_hidden,
+)
+from scripts.train_pipeline_agent import from_arrays
+
+
+WIDTH = 48
+BATCH = 32
+LEARNING_RATE = 2e-3
+METRICS = ("round", "network", "updates", "lessons", "loss", "held_loss", "untrained_loss")
+"""Round done; moves or meshes; batches learnt from; points known; mean loss of the last updates;
+that on problems that teach nothing, of the weights kept and of untrained ones.
+"""
+_HELD_EVERY = 8
+_CHECKS = 20
+
+
+@dataclass(frozen=True)
+class Network:
+    """One of the two networks: what its lessons look like and where its weights go."""
+
+    name: str
+    shape: EnvShape
+    format_: WeightsFormat
+    shipped: Path
+    shown: Callable[[Lessons, np.random.Generator], Lessons]
+
+
+def _as_they_are(lessons: Lessons, rng: np.random.Generator) -> Lessons:
+    return lessons
+
+
+NETWORKS = (
+    Network("moves", MOVES_SHAPE, MOVES_FORMAT, MOVES_SHIPPED, with_prices_hidden),
+    Network("meshes", MESHES_SHAPE, MESHES_FORMAT, MESHES_SHIPPED, _as_they_are),
+)
+
+
+def seed_lessons(seed: int, player: Player, folder: Path) -> tuple[Lessons, ...]:
+    """The lessons of a problem for each network, kept in files."""
+    paths = [folder / f"{network.name}-{seed}.safetensors" for network in NETWORKS]
+    if not all(path.exists() for path in paths):
+        for path, lessons in zip(paths, problem_lessons(seed, player), strict=True):
+            save(path, Checkpoint({**lessons.states.arrays(), "worth": lessons.worth}, {}))
+    return tuple(from_arrays(load(path).arrays) for path in paths)
+
+
+def collect(
+    seeds: Sequence[int], player: Player, folder: Path, ended: float, progress: Progress
+) -> list[tuple[Lessons, ...]]:
+    """The lessons of problems, as many as there is time for."""
+    lots = []
+    for seed in progress.track(seeds, description="lessons"):
+        if time.monotonic() > ended:
+            break
+        lots.append(seed_lessons(seed, player, folder))
+    return lots
+
+
+def learn(
+    network: Network, lots: Sequence[Lessons], updates: int, seed: int, progress: Progress
+) -> tuple[Imitator, dict[str, float]]:
+    """A network after at most so many updates, with a row of metrics.
+
+    Each round learns anew from all lessons: what an earlier one knew is in them.
+    """
+    # As wide as any lesson is, and not as one may be.
+    used = [np.flatnonzero(lot.states.mask.any(axis=0)) for lot in lots]
+    width = max(int(places.max(initial=0)) + 1 for places in used)
+    cut = [_narrowed(lot, width) for lot in lots]
+    taught = joined([lot for n, lot in enumerate(cut) if n % _HELD_EVERY])
+    held = joined([lot for n, lot in enumerate(cut) if n % _HELD_EVERY == 0])
+    rng = np.random.default_rng(seed)
+    held = network.shown(held, rng)
+    imitator = Imitator(network.shape, (WIDTH, WIDTH), seed, LEARNING_RATE, updates)
+    untrained = least = imitator.loss(held)
+    kept, losses = imitator.arrays(), list[float]()
+    with one_thread():
+        for number in progress.track(range(1, updates + 1), description=network.name):
+            chosen = rows(taught, rng.integers(len(taught.worth), size=BATCH))
+            losses.append(imitator.learn(network.shown(chosen, rng)))
+            if number % max(updates // _CHECKS, 1) == 0:
+                now = imitator.loss(held)
+                if now < least:
+                    least, kept = now, imitator.arrays()
+    imitator.restore(kept)
+    return imitator, {
+        "updates": imitator.updates,
+        "lessons": len(taught.worth),
+        "loss": float(np.mean(losses[-max(updates // _CHECKS, 1) :])),
+        "held_loss": least,
+        "untrained_loss": untrained,
+    }
+
+
+def _narrowed(lessons: Lessons, width: int) -> Lessons:
+    states = lessons.states
+    return Lessons(
+        Observation(
+            states.flat,
+            states.features[:, :width],
+            states.baseline[:, :width],
+            states.mask[:, :width],
+        ),
+        lessons.worth[:, :width],
+    )
+
+
+def write_metrics(path: Path, row: Mapping[str, float | str]) -> None:
+    """Add a line to the metrics."""
+    is_new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.writer(file)
+        if is_new:
+            writer.writerow(METRICS)
+        writer.writerow([row[name] for name in METRICS])
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--rounds", default=2, show_default=True)
+@click.option("--problems", default=64, show_default=True, help="new problems of each round")
+@click.option("--updates", default=1000, show_default=True, help="batches of each round")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--minutes", default=600.0, show_default=True, help="no problem begins after them")
+@click.option("-o", "--output", type=click.Path(path_type=Path), default=MOVES_SHIPPED.parent)
+def main(
+    folder: Path, rounds: int, problems: int, updates: int, seed: int, minutes: float, output: Path
+) -> None:
+    """Go on where FOLDER ended; the weights of the last round are put in OUTPUT."""
+    jax.config.update("jax_platforms", "cpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    ended = time.monotonic() + 60 * minutes
+    lots: list[tuple[Lessons, ...]] = []
+    imitators: list[Imitator] = []
+    with Progress(transient=True) as progress:
+        for number in progress.track(range(rounds), description="rounds"):
+            weights = [imitator.weights() for imitator in imitators]
+            # Far from the seeds of any test, and never the same in two rounds.
+            first = 1_000_000 * (seed + 1) + number * problems
+            seeds = range(first, first + problems)
+            new = collect(seeds, Player(*weights), folder, ended, progress)
+            if not new:
+                break
+            lots += new
+            imitators = [
+                trained(network, number, [lot[n] for lot in lots], updates, seed, folder, progress)
+                for n, network in enumerate(NETWORKS)
+            ]
+    made: dict[str, object] = {
+        "script": "scripts/train_sharding_agent.py",
+        "seed": seed,
+        "rounds": rounds,
+        "problems": len(lots),
+        "lessons": sum(len(lot[0].worth) for lot in lots),
+    }
+    for network, imitator in zip(NETWORKS, imitators):
+        header = {"format": network.format_.name, "made": json.dumps(made)}
+        save_file(imitator.weights(), output / network.shipped.name, metadata=header)
+    click.echo(f"{output}: {json.dumps(made)}")
+
+
+def trained(
+    network: Network,
+    number: int,
+    lots: Sequence[Lessons],
+    updates: int,
+    seed: int,
+    folder: Path,
+    progress: Progress,
+) -> Imitator:
+    """A network after a round: as its file has it, or learnt now."""
+    path = folder / f"{network.name}-weights-{number}.safetensors"
+    if path.exists():
+        imitator = Imitator(network.shape, (WIDTH, WIDTH), seed, LEARNING_RATE, updates)
+        imitator.restore(load(path).arrays)
+        return imitator
+    imitator, row = learn(network, lots, updates, seed, progress)
+    save(path, Checkpoint(imitator.arrays(), {}))
+    write_metrics(folder / "metrics.csv", {"round": number, "network": network.name, **row})
+    return imitator
+
+
+if __name__ == "__main__":
+    main()
