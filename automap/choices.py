@@ -50,6 +50,7 @@ PIPELINE_STRATEGIES: Final[Mapping[str, str]] = {
     "auto": "exact",
     "exact": "the proven best pipeline",
     "rainbow": "an agent that learns on this step; needs the extra rl",
+    "pivots": "Auto-MAP's game: cuts of the step, devices follow; needs the extra rl",
     "local-search": "moves cuts while that helps",
     "even": "stages of about equal seconds",
     "servers": "the best of stages that begin where hosts do",

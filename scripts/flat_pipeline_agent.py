@@ -1,15 +1,28 @@
-"""The baseline: Auto-MAP's agent in its own form, which sees a problem as one flat vector.
+"""Auto-MAP's inference agent in its own form (sections 3.5.3 and 4.5): it sees a problem as one
+flat vector, learns on generated problems, and answers new ones.
 
-State: C, A, W of 128 points, divided by the greatest of all, and the boundaries so far; actions:
-128 numbers, in turns the next point and the next unit, front to back, masked so that every stage
-has a point and a device; 2 (S - 1) actions are an episode, its reward -log(L / L0) at the end, L0
-the seconds of all work on all devices. A perceptron of 3 x 256, Rainbow without noise (`rl`). This
-is a reading of the paper, whose code is not published.
+    python -m scripts.flat_pipeline_agent FOLDER --episodes 100000
+
+State: C*, A* and W* of 128 points, over the greatest of all; the speed between any two devices,
+over the fastest; the boundaries so far. Actions: 128 numbers, in turns the next point and the next
+unit, front to back, masked so that every stage has a point and a device. 2 (S - 1) of them are an
+episode, its reward L0 / L at the end, L0 the seconds of all work on all devices: the paper's 1 / L.
+Every problem is played EPISODES_EACH times, then another takes its place.
+
+gamma, batch, learning rate, capacity, alpha, beta, epsilon's way down and updates between targets
+are the paper's (section 5.1; an iteration is a decision), the network and what an update follows on
+are not given. It trained for ten million episodes. FOLDER keeps the run, and its agents after KEPT
+episodes and at the end; a run that was stopped goes on.
 """
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
 import numpy as np
 
-from automap.pipeline.agent.problems import Problem, Size, generate_plain
+from automap.pipeline.agent.problems import Problem, Size, generate_as_paper
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.value import value
 from rl.agent import Agent
@@ -18,42 +31,38 @@ from rl.env import EnvShape, Observation, Outcome
 from rl.train import Trainer, one_thread
 
 
-SIZE = Size(stages=4, points=128, servers=4, per_server=8)
+SIZE: Final = Size(stages=4, points=128, servers=4, per_server=8)
 # As many games at once as keep numpy busy.
-N_ENVS = 64
-EPISODES = 40_000
-POOL = 2_000
-_UNITS = SIZE.servers * SIZE.per_server
+N_ENVS: Final = 64
+EPISODES_EACH: Final = 50
+KEPT: Final = (10_000, 100_000, 1_000_000)
+# Held-out problems are of other seeds.
+FIRST_SEED: Final = 3_000_000
+_UNITS: Final = SIZE.servers * SIZE.per_server
 # A point and a unit for each boundary between stages.
-_STEPS = 2 * (SIZE.stages - 1)
-# Three lines of costs, the boundaries so far, and how far the game is.
-_FLAT = 3 * SIZE.points + _STEPS + 1
+_STEPS: Final = 2 * (SIZE.stages - 1)
+# Three lines of costs, the speeds, the boundaries so far, and how far the game is.
+_FLAT: Final = 3 * SIZE.points + _UNITS**2 + _STEPS + 1
+CONFIG: Final = RainbowConfig(
+    network="flat",
+    hidden=(256, 256, 256),
+    gamma=0.6,
+    n_steps=1,
+    capacity=2_000,
+    alpha=0.2,
+    beta=Linear(0.6, 0.6, 1),
+    epsilon=Linear(1.0, 0.1, 10_000),
+    batch=64,
+    learning_rate=1e-3,
+    warm_up=500,
+    steps_per_update=N_ENVS,
+    target_every=100,
+)
 
 
-def config(episodes: int) -> RainbowConfig:
-    """The notes of docs/reports/pipeline_agent.md say where it differs from the paper."""
-    steps = episodes * _STEPS
-    return RainbowConfig(
-        network="flat",
-        hidden=(256, 256, 256),
-        # The reward comes at the end only: a discount would punish long games.
-        gamma=1.0,
-        n_steps=2,
-        capacity=16_384,
-        alpha=0.6,
-        beta=Linear(0.4, 1.0, steps),
-        epsilon=Linear(1.0, 0.05, steps // 3),
-        batch=128,
-        learning_rate=5e-4,
-        warm_up=2_048,
-        steps_per_update=64,
-        target_every=50,
-    )
-
-
-def cost_lines(problem: Problem) -> np.ndarray:
-    """C, A and W, float32 [3 n]: seconds of one device, and of the slowest link, over the greatest
-    of all.
+def problem_line(problem: Problem) -> np.ndarray:
+    """C*, A*, W* and the speeds, float32 [3 n + U^2]: seconds of one device, and of the slowest
+    link, over the greatest of all.
     """
     arrays = problem.arrays
     link = arrays.transfer_seconds_per_byte[: _UNITS - 1, 1:_UNITS, -1].max()
@@ -61,36 +70,41 @@ def cost_lines(problem: Problem) -> np.ndarray:
     cut = arrays.microbatches * link * arrays.cut_bytes[1:]
     gradients = link * arrays.gradient_bytes[0, 1:]
     lines = np.concatenate([seconds, cut, gradients])
-    return (lines / lines.max()).astype(np.float32)
+    return np.concatenate([lines / lines.max(), speeds(problem).ravel()]).astype(np.float32)
+
+
+def speeds(problem: Problem) -> np.ndarray:
+    """[U, U] bytes per second between devices, over the fastest; 1 from a device to itself."""
+    # The slowest link between neighbours on the way from one to the other.
+    between = problem.arrays.transfer_seconds_per_byte[0, 1:_UNITS, _UNITS]
+    result = np.ones((_UNITS, _UNITS))
+    for device in range(_UNITS - 1):
+        slowest = np.maximum.accumulate(between[device:])
+        result[device, device + 1 :] = result[device + 1 :, device] = between.min() / slowest
+    return result
 
 
 class FlatEnv:
-    """N_ENVS problems at once, drawn from a pool; all episodes are equally long."""
+    """Games of problems, one of each at once; all episodes are equally long."""
 
-    def __init__(self, problems: list[Problem], n_envs: int, seed: int):
+    def __init__(self, problems: list[Problem]):
         """All at the first action."""
         self._problems = problems
-        self._lines = np.stack([cost_lines(problem) for problem in problems])
-        self._source = np.random.default_rng(seed)
-        self._drawn = np.zeros(n_envs, np.int64)
-        self._taken = np.zeros((n_envs, _STEPS), np.int64)
-        self.begin(self._source.integers(len(problems), size=n_envs))
+        self._lines = np.stack([problem_line(problem) for problem in problems])
+        self._taken = np.zeros((len(problems), _STEPS), np.int64)
+        self._step = 0
 
     @property
     def shape(self) -> EnvShape:
         """Sizes; there are no features of actions."""
-        return EnvShape(len(self._drawn), SIZE.points, _FLAT, 1)
-
-    def begin(self, drawn: np.ndarray) -> None:
-        """Start these problems [n]."""
-        self._drawn[:], self._taken[:], self._step = drawn, 0, 0
+        return EnvShape(len(self._problems), SIZE.points, _FLAT, 0)
 
     def observe(self) -> Observation:
         """All states."""
-        n = len(self._drawn)
+        n = len(self._problems)
         so_far = self._taken / np.resize([SIZE.points, _UNITS], _STEPS)
         phase = np.full((n, 1), self._step / _STEPS)
-        flat = np.concatenate([self._lines[self._drawn], so_far, phase], 1).astype(np.float32)
+        flat = np.concatenate([self._lines, so_far, phase], 1).astype(np.float32)
         end = SIZE.points if self._step % 2 == 0 else _UNITS
         before = self._taken[:, self._step - 2] if self._step >= 2 else np.zeros(n, np.int64)
         left = SIZE.stages - 1 - self._step // 2
@@ -98,58 +112,122 @@ class FlatEnv:
         # Room for a point, or a unit, of each stage that is still to come.
         mask = (boundary > before[:, None]) & (boundary <= end - left)
         nothing = np.zeros((n, SIZE.points), np.float32)
-        return Observation(flat, nothing[:, :, None], nothing, mask)
+        return Observation(flat, np.zeros((n, SIZE.points, 0), np.float32), nothing, mask)
 
     def step(self, actions: np.ndarray) -> Outcome:
-        """Take the next boundary in each."""
+        """Take the next boundary in each; at the end all begin anew."""
         n = len(actions)
         self._taken[:, self._step] = actions
         self._step += 1
         if self._step < _STEPS:
             return Outcome(np.zeros(n, np.float32), np.zeros(n, bool))
         rewards = [
-            -np.log(partition.seconds / self._bound(row)) for row, partition in self.partitions()
+            _bound_seconds(problem) / partition.seconds
+            for problem, partition in zip(self._problems, self.partitions(), strict=True)
         ]
-        self.begin(self._source.integers(len(self._problems), size=n))
+        self._begin()
         return Outcome(np.array(rewards, np.float32), np.ones(n, bool))
 
     def finish(self, actions: np.ndarray) -> None:
         """Take the last boundary, and stay at the end."""
         self._taken[:, -1] = actions
 
-    def partitions(self) -> list[tuple[int, Partition]]:
-        """(number of the problem, partition) of every environment at its end."""
+    def partitions(self) -> list[Partition]:
+        """Of every game at its end."""
         ended = []
-        for row, taken in zip(self._drawn, self._taken):
+        for problem, taken in zip(self._problems, self._taken, strict=True):
             cuts = np.array([0, *taken[0::2], SIZE.points], np.int64)
-            parts = np.array([0, *taken[1::2], _UNITS], np.int64)
-            seconds = value(self._problems[row].arrays, cuts, parts)
-            ended.append((int(row), Partition(cuts, parts, seconds)))
+            units = np.array([0, *taken[1::2], _UNITS], np.int64)
+            ended.append(Partition(cuts, units, float(value(problem.arrays, cuts, units))))
         return ended
 
-    def _bound(self, row: int) -> float:
-        arrays = self._problems[row].arrays
-        # L0: all work, evenly over all devices, without bubble or transfers.
-        return arrays.microbatches * (arrays.forward[-1, -1] + arrays.backward[-1, -1])
+    def _begin(self) -> None:
+        self._taken[:], self._step = 0, 0
 
 
-def trained(episodes: int, seed: int) -> Agent:
-    """An agent after so many episodes."""
-    pool = [generate_plain(1_000_000 + number, SIZE) for number in range(POOL)]
-    trainer = Trainer(FlatEnv(pool, N_ENVS, seed), config(episodes), seed)
-    trainer.run(episodes * _STEPS)
-    return trainer.agent
+class GeneratedEnv(FlatEnv):
+    """Games of generated problems, each EPISODES_EACH times."""
+
+    def __init__(self) -> None:
+        """The first problems; they are replaced one after another, not all at once."""
+        self._seeds = FIRST_SEED + np.arange(N_ENVS)
+        self._left = np.arange(N_ENVS) % EPISODES_EACH + 1
+        super().__init__([generate_as_paper(int(seed), SIZE) for seed in self._seeds])
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """All that changes."""
+        now = np.array([self._step])
+        return {"seeds": self._seeds, "left": self._left, "taken": self._taken, "step": now}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go back to where `arrays` were taken."""
+        self._seeds, self._left = arrays["seeds"].copy(), arrays["left"].copy()
+        super().__init__([generate_as_paper(int(seed), SIZE) for seed in self._seeds])
+        self._taken[:], self._step = arrays["taken"], int(arrays["step"][0])
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._left -= 1
+        for row in np.flatnonzero(self._left == 0):
+            self._seeds[row] += N_ENVS
+            self._left[row] = EPISODES_EACH
+            self._problems[row] = generate_as_paper(int(self._seeds[row]), SIZE)
+            self._lines[row] = problem_line(self._problems[row])
+
+
+def _bound_seconds(problem: Problem) -> float:
+    """L0: all work, evenly over all devices, without bubble or transfers."""
+    arrays = problem.arrays
+    return arrays.microbatches * float(arrays.forward[-1, -1] + arrays.backward[-1, -1])
+
+
+def checkpoint(folder: Path, episodes: int) -> Path:
+    """The run after so many episodes."""
+    return folder / f"flat-{episodes}.safetensors"
+
+
+def kept(folder: Path) -> dict[str, Agent]:
+    """By name: the untrained agent, and those that a run kept, by their episodes."""
+    named = {"paper's form, untrained": Trainer(GeneratedEnv(), CONFIG, seed=0).agent}
+    for episodes in sorted(int(path.stem.split("-")[1]) for path in folder.glob("flat-*")):
+        trainer = Trainer(GeneratedEnv(), CONFIG, seed=0)
+        trainer.restore(checkpoint(folder, episodes))
+        named[f"paper's form, {episodes:,} episodes"] = trainer.agent
+    return named
 
 
 def played(agent: Agent, problems: list[Problem]) -> list[Partition]:
     """What the agent makes of problems, greedily."""
-    env = FlatEnv(problems, len(problems), 0)
-    env.begin(np.arange(len(problems)))
-    source = np.random.default_rng(0)
+    env, source = FlatEnv(problems), np.random.default_rng(0)
     with one_thread():
         for _ in range(_STEPS - 1):
             env.step(agent.act(env.observe(), 0.0, source))
         # The last step would begin new episodes.
         last = agent.act(env.observe(), 0.0, source)
     env.finish(last)
-    return [partition for _, partition in env.partitions()]
+    return env.partitions()
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--episodes", default=100_000, show_default=True)
+def main(folder: Path, episodes: int) -> None:
+    """Train, or go on where the folder's run is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer, part = Trainer(GeneratedEnv(), CONFIG, seed=0), 10_000
+    last = folder / "last.safetensors"
+    if last.exists():
+        trainer.restore(last)
+    while trainer.steps < episodes * _STEPS:
+        # Whole rounds of all games: what is kept has played a few episodes more.
+        done = trainer.steps // _STEPS // part * part + part
+        trainer.run(done * _STEPS)
+        trainer.save(last)
+        if done in KEPT:
+            trainer.save(checkpoint(folder, done))
+        click.echo(f"{done:,} episodes")
+    trainer.save(checkpoint(folder, trainer.steps // _STEPS // part * part))
+
+
+if __name__ == "__main__":
+    main()

@@ -115,7 +115,7 @@ class Optima:
             # A good bound to begin with makes the proof many times shorter.
             others = local_search(arrays, stages), infer(arrays, stages, shipped_weights())
             bound = min((other.seconds for other in others if other is not None), default=np.inf)
-            solved = solve(arrays, stages, bound, MOST_WORK)
+            solved = solve(arrays, stages, bound, most_work=MOST_WORK)
             best = solved.best if solved.proven else None
             self._found[name] = None if best is None else best.seconds
             if self._path is not None:

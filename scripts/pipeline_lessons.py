@@ -85,7 +85,7 @@ def problem_lessons(seed: int, score: Score) -> Iterator[Lesson]:
         leaf = beam(game, score, 8, 8)
         # A bound near the optimum keeps the exact solver short.
         bound = np.inf if leaf is None else improve(game.arrays, leaf).seconds
-        solved = solve(game.arrays, size.stages, bound, _MOST_WORK)
+        solved = solve(game.arrays, size.stages, bound, most_work=_MOST_WORK)
         if solved.best is None or not solved.proven:
             return
         yield from _path_lessons(game, solved.best)
@@ -154,7 +154,7 @@ def _best_worth(game: Game, state: State, score: Score) -> Iterator[Lesson]:
     leaf = beam(part, score, 8, 8)
     if leaf is None:
         return
-    solved = solve(frozen(game.arrays, state), stages, leaf.seconds, _MOST_WORK)
+    solved = solve(frozen(game.arrays, state), stages, leaf.seconds, most_work=_MOST_WORK)
     best = solved.best
     if best is None or not solved.proven:
         return

@@ -20,13 +20,14 @@ is no time for that                                                             
 Agents learnt of schedules whose backward pass is one, so they try those only
                                                                     -> in: `_schedules`
 `agent` infers in milliseconds (`automap.pipeline.agent`, Auto-MAP section 3.5), `agent-gap` solves
-after it to say what it lost; `rainbow` learns (`automap.pipeline.online`, section 3.4); the others
-are baselines (`automap.pipeline.solvers.local`). Only those of `PROVING` give a bound.
+after it to say what it lost; `rainbow` and `pivots` learn (`automap.pipeline.online`, sections 3.4
+and 4.4), in our game and in the paper's; the others are baselines
+(`automap.pipeline.solvers.local`). Only those of `PROVING` give a bound.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -37,6 +38,7 @@ from automap.pipeline.agent.play import infer
 from automap.pipeline.arrays import Arrays, Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.online.game import ideal_seconds
+from automap.pipeline.online.pivots import pivot_filter
 from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import SCHEDULES, Schedule, pass_order
 from automap.pipeline.solvers.exact import Partition, Solved, compile_seconds, solve
@@ -48,6 +50,9 @@ from automap.plan.pipeline import MOST_PASSES
 from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
 
+
+if TYPE_CHECKING:
+    from automap.pipeline.online.strategy import Mode
 
 # Small numbers densely, then in wider steps: each is tried with all microbatches and schedules.
 AUTO_STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -259,6 +264,19 @@ def _servers(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: 
 
 
 def _rainbow(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
+    return _learnt(arrays, stages, bound, fabric, limits, "ours")
+
+
+def _pivots(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
+    # Devices that follow the computation may leave no partition; then torch need not be loaded.
+    if pivot_filter(arrays, stages, fabric.boundary_level) is None:
+        return Solved(None, proven=False, widest=0, work=0)
+    return _learnt(arrays, stages, bound, fabric, limits, "faithful")
+
+
+def _learnt(
+    arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits, mode: "Mode"
+) -> Solved:
     # Its agent is of `rl`, which needs torch.
     from automap.pipeline.online.strategy import find
 
@@ -266,9 +284,11 @@ def _rainbow(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: 
     if ideal_seconds(arrays) > bound:
         return Solved(None, proven=False, widest=0, work=0)
     result = find(
-        arrays, stages, fabric.boundary_level, "ours", seed=limits.seed, deadline=limits.deadline
+        arrays, stages, fabric.boundary_level, mode, seed=limits.seed, deadline=limits.deadline
     )
-    return Solved(result.improved, proven=False, widest=0, work=0)
+    # Second thoughts are not the paper's.
+    best = result.improved if mode == "ours" else result.played
+    return Solved(best, proven=False, widest=0, work=0)
 
 
 def _agent(arrays: Arrays, stages: int, bound: float, fabric: Fabric, limits: Limits) -> Solved:
@@ -290,6 +310,7 @@ PIPELINE_STRATEGIES: Final[Mapping[str, PipelineStrategy]] = {
     "auto": _exact,
     "exact": _exact,
     "rainbow": _rainbow,
+    "pivots": _pivots,
     "local-search": _local,
     "even": _even,
     "servers": _servers,

@@ -12,8 +12,8 @@ become faster than a floor, replicas that divide a microbatch's examples, a limi
 what the smallest partition needs and what all of it takes.
 
 Auto-MAP (section 4.5.1, "Data Generation") draws uniform, normal and binomial numbers, and trains
-on the first two (section 5.2.4). Such data make a straight line of 128 points whose answer is
-nearly constant.
+on the first two (section 5.2.4)                                          -> in: `generate_as_paper`
+Such data make a straight line of 128 points whose answer is nearly constant.
 """
 
 from collections.abc import Callable
@@ -134,6 +134,19 @@ def generate_plain(seed: int, size: Size) -> Problem:
     return Problem(from_lines(*lines, fabric, terms), fabric, size.stages)
 
 
+def generate_as_paper(seed: int, size: Size) -> Problem:
+    """The problem of a seed as Auto-MAP trains on: as `generate_plain`, of uniform and normal
+    numbers only, each of its links between servers' ratios as likely.
+    """
+    rng = np.random.default_rng([seed, size.stages, size.points, size.servers, size.per_server])
+    ratio = float(rng.choice(_RATIOS))
+    fabric = _fabric(size.servers, size.per_server, ratio, size.per_server, "adjacent")
+    terms = Terms(microbatches=16, schedule=GPIPE, memory_limit_bytes=np.inf)
+    c, a, w = ((_uniform, _normal)[rng.integers(2)](rng, FINE) + 1e-6 for _ in range(3))
+    lines = _coarsened(rng, c, a, w, size.points, _INNER_BYTES_PER_S / ratio)
+    return Problem(from_lines(*lines, fabric, terms), fabric, size.stages)
+
+
 @lru_cache(maxsize=256)
 def _fabric(
     servers: int, per_server: int, ratio: float, sharing: int, transfers: Transfers
@@ -182,6 +195,18 @@ def _lines(
     # What the encoder made is sent on by every later stage, up to the decoder that reads it.
     if rng.random() < 0.15:
         a[int(FINE * rng.uniform(0.3, 0.6)) :] += a.mean() * rng.uniform(0.5, 3.0)
+    return _coarsened(rng, c, a, w, points, bytes_per_s)
+
+
+def _coarsened(
+    rng: np.random.Generator,
+    c: np.ndarray,
+    a: np.ndarray,
+    w: np.ndarray,
+    points: int,
+    bytes_per_s: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(c, a, w) of points, from those of instructions, in the amounts of the first lines."""
     ends = [int(s[a[s].argmin()]) for s in np.array_split(np.arange(FINE - 1), points - 1)]
     first = np.array([0, *(end + 1 for end in ends)])
     c, w = (np.add.reduceat(line, first) for line in (c, w))

@@ -24,7 +24,7 @@ that leaves no partition at all is dropped.                               -> in:
     has_variable[i, j]  whether a stage of points [i, j) has a variable: a parameter with gradients
     points_divide[k, i] whether the points from i on divide in k stages, units_divide[k, d] the same
                         of units. So a boundary is allowed only if what comes after it can be
-                        divided                                           -> in: `_divides`
+                        divided                                           -> in: `divides`
 """
 
 from dataclasses import dataclass
@@ -72,13 +72,13 @@ def action_filter(
     usable = (sizes > 0) & arrays.usable[np.maximum(sizes, 0)]
     # With the filter first, and without it where it leaves nothing.
     for has_variable in (longer & (arrays.gradient_bytes > 0.0), longer):
-        points_divide = _divides(has_variable, arrays.may_cut, stages)
+        points_divide = divides(has_variable, arrays.may_cut, stages)
         if points_divide[stages, 0]:
             break
     else:
         return None
     for near in (near_boundaries(boundary_level, stages, radius), np.ones(len(units), bool)):
-        units_divide = _divides(usable, arrays.may_cut_devices & near, stages)
+        units_divide = divides(usable, arrays.may_cut_devices & near, stages)
         if units_divide[stages, 0]:
             return ActionFilter(points_divide, units_divide, has_variable)
     return None
@@ -96,7 +96,7 @@ def near_boundaries(boundary_level: np.ndarray, stages: int, radius: int = RADIU
     return near
 
 
-def _divides(can_be: np.ndarray, may_begin: np.ndarray, stages: int) -> np.ndarray:
+def divides(can_be: np.ndarray, may_begin: np.ndarray, stages: int) -> np.ndarray:
     """Whether [i, N) divides in k stages, [S + 1, N + 1]; `can_be` [N + 1, N + 1] says whether
     [i, j) can be one.
     """
