@@ -63,9 +63,9 @@ def read_pins(given: str | Sequence[str]) -> tuple[str, ...]:
     return (given,) if isinstance(given, str) else tuple(given)
 
 
-def read_levers(given: str) -> tuple[str, ...]:
-    """The levers that are asked for: `auto` alone, none of none."""
-    names = tuple(dict.fromkeys(given.split(",")))
+def read_levers(given: str | Sequence[str]) -> tuple[str, ...]:
+    """The levers that are asked for, names or one text with commas: `auto` alone, none of none."""
+    names = tuple(dict.fromkeys(given.split(",") if isinstance(given, str) else given))
     for name in names:
         check_known("lever", name, ("auto", "none", *LEVERS))
     if len(names) > 1 and not set(names) <= set(LEVERS):
