@@ -47,9 +47,15 @@ MODELS: Final[Mapping[str, Callable[[], Target]]] = {
 TOPOLOGIES: Final = ("8xh100", "2x4xv100")
 STAGES, MICROBATCHES = 4, 16
 HEADER = [
-    "model", "machine", "schedule", "step, ms", "bubble, ms", "of the step", "closed form, ms",
+    "model",
+    "machine",
+    "schedule",
+    "step, ms",
+    "bubble, ms",
+    "of the step",
+    "closed form, ms",
     "a device",
-]  # fmt: skip
+]
 
 
 def closed_form(record: PipelineRecord) -> float:
