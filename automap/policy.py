@@ -19,7 +19,7 @@ class Policy:
     not timed. `far_start` is a ratio of two steps, `price_reach` a distance of logarithms of sizes,
     `*_error` are standard deviations of logarithms, and the rest are fractions: of a step
     (`close_start`, `bound_by_memory`, `lever_gain`, `open_gap`, `preset_margin`,
-    `preset_margin_off_chip`, `*error_reach`, `least_improvement`), of the work of a step
+    `preset_margin_off_chip`, `memory_error_reach`, `least_improvement`), of the work of a step
     (`least_*work*`), of a peak (`lever_least_fall`), or of a budget (`lever_*_share`).
     """
 
@@ -48,10 +48,6 @@ class Policy:
     least_work_of_batch: float
     least_batch_work_of_frozen: float
     price_reach: float
-    shared_error: float
-    own_error: float
-    error_reach: float
-    alone_error: float
     memory_error_reach: float
     shared_memory_error: float
     own_memory_error: float

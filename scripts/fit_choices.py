@@ -72,7 +72,7 @@ def fitted(models: Sequence[ErrorModel]) -> ErrorScale:
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("--data", type=click.Path(path_type=Path, dir_okay=False), default=RECORDED)
 def main(data: Path) -> None:
-    """Print the numbers for `automap/policy.toml`."""
+    """Print the numbers for the backend's file."""
     jax.config.update("jax_platforms", "cpu")
     models = [
         error_model(Replay.begin(step)) for step in steps(data) if not is_held_out(step.target)

@@ -16,6 +16,7 @@ episodes and at the end; a run that was stopped goes on.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,10 +24,10 @@ import click
 import numpy as np
 
 from automap.pipeline.agent.problems import Problem, Size, generate_as_paper
+from automap.pipeline.online.strategy import CONFIGS
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.value import value
 from rl.agent import Agent
-from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
 from rl.train import Trainer, one_thread
 
@@ -43,20 +44,9 @@ _UNITS: Final = SIZE.servers * SIZE.per_server
 _STEPS: Final = 2 * (SIZE.stages - 1)
 # Three lines of costs, the speeds, the boundaries so far, and how far the game is.
 _FLAT: Final = 3 * SIZE.points + _UNITS**2 + _STEPS + 1
-CONFIG: Final = RainbowConfig(
-    network="flat",
-    hidden=(256, 256, 256),
-    gamma=0.6,
-    n_steps=1,
-    capacity=2_000,
-    alpha=0.2,
-    beta=Linear(0.6, 0.6, 1),
-    epsilon=Linear(1.0, 0.1, 10_000),
-    batch=64,
-    learning_rate=1e-3,
-    warm_up=500,
-    steps_per_update=N_ENVS,
-    target_every=100,
+# The paper's numbers, with a larger network and as many games at once.
+CONFIG: Final = replace(
+    CONFIGS["faithful"], hidden=(256, 256, 256), warm_up=500, steps_per_update=N_ENVS
 )
 
 

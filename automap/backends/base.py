@@ -13,6 +13,7 @@ from automap.backends.effects import CollectiveEffect, Effect
 from automap.backends.fitted import (
     ColumnNumbers,
     FittedFile,
+    SharedNumbers,
     TileNumbers,
     column_numbers,
     shared_numbers,
@@ -137,6 +138,11 @@ class Backend:
     def default_memory_share(self) -> float:
         """Of a device's memory, what a process takes unless it is told otherwise."""
         return shared_numbers(self.fitted).default_memory_share
+
+    @property
+    def shared_numbers(self) -> SharedNumbers:
+        """All numbers that every backend has."""
+        return shared_numbers(self.fitted)
 
     @property
     def tile_numbers(self) -> TileNumbers:

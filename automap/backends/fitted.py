@@ -49,6 +49,10 @@ class SharedNumbers:
     launch_gap_seconds: float
     memory_margin: float
     default_memory_share: float
+    shared_error: float
+    own_error: float
+    error_reach: float
+    alone_error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,7 +93,9 @@ def calibrate(
     machine = find_machine(device_count)
     path = profile_path or default_path(machine.device, jax.__version__)
     profile = _profile(machine, path, is_cache=profile_path is None)
+    # All targets are read before anything is measured: a wrong name is said at once.
     items = tuple(_items(machine, depth, targets))
+    staged = tuple(_traced(machine, target) for target in stage_targets)
     # What is measured is saved as it goes, as a calibration may be interrupted.
     with ItemProgress() as progress:
         stopwatch = DeviceStopwatch(machine, EFFORTS[depth])
@@ -107,9 +109,7 @@ def calibrate(
     stages = ()
     if not session.is_interrupted:
         stages = tuple(
-            _measured_stages(
-                machine, topology, stage_targets, stopwatch, session, path, budget_seconds
-            )
+            _measured_stages(machine, topology, staged, stopwatch, session, path, budget_seconds)
         )
     return Calibration(topology=topology, session=session, profile_path=path, stages=stages)
 
@@ -117,15 +117,14 @@ def calibrate(
 def _measured_stages(
     machine: LocalMachine,
     topology: Topology,
-    targets: Sequence[str],
+    steps: Sequence[Workload],
     stopwatch: "DeviceStopwatch",
     session: Session,
     path: Path,
     budget_seconds: float,
 ) -> Iterator[StageSession]:
     """The stages of each step, until one is interrupted; the session's profile grows."""
-    for target in targets:
-        workload = _traced(machine, target)
+    for workload in steps:
         with ItemProgress() as progress:
             stages = StageSession(
                 stopwatch=stopwatch,

@@ -49,7 +49,6 @@ from automap.planner.sharding import find, fitting_plan
 from automap.policy import default_policy
 from automap.program.trace import Workload, lower_call
 from automap.search import SearchContext
-from automap.space.batches import undivided_batch
 from automap.topology.model import Topology
 
 
@@ -204,14 +203,7 @@ class _Search:
         )
         # What is proven is proven of this choice of levers only.
         outcome.context.bound_seconds = None
-        # Of batches that leave devices out: those of the step, whose user knows no microbatches.
-        n_devices = self.topology.device_count
-        misleading = undivided_batch(outcome.workload.problem, n_devices)
-        warnings = (
-            *(text for text in outcome.warnings if text not in misleading),
-            *undivided_batch(self.plain.workload.problem, n_devices),
-        )
-        return replace(outcome, levers=levers, warnings=warnings)
+        return replace(outcome, levers=levers)
 
     def fits(self, outcome: Outcome) -> bool:
         """Whether an outcome keeps to the memory that is allowed."""

@@ -277,17 +277,17 @@ class Candidates:
 
     @cached_property
     def _errors(self) -> Beliefs:
-        policy = self.context.policy
+        numbers = self.context.evaluator.backend.shared_numbers
         known = [
             (t.point, math.log(seconds) - _log(self._estimate(t.point).step_seconds))
             for t in self.trials
             if (seconds := t.record.compiled_seconds)
         ]
         scale = ErrorScale(
-            shared=policy.shared_error,
-            own=policy.own_error,
-            reach=policy.error_reach,
-            alone=policy.alone_error,
+            shared=numbers.shared_error,
+            own=numbers.own_error,
+            reach=numbers.error_reach,
+            alone=numbers.alone_error,
         )
         return self._beliefs(known, scale)
 

@@ -135,8 +135,8 @@ class SearchContext:
     @property
     def refused_seconds(self) -> float:
         """The shortest step of all that were priced and do not fit; inf if all fit."""
-        refused = (e.step_seconds for e in self._seen.values() if not self.objective.fits(e))
-        return min(refused, default=math.inf)
+        refused = self.refused()
+        return math.inf if refused is None else refused.estimate.step_seconds
 
     def frontier(self) -> list[tuple[float, float]]:
         """(step seconds, peak bytes) of the plans that were priced and that no other is faster and

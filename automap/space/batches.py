@@ -60,6 +60,9 @@ def _is_tower(problem: Problem, batch: int, other: int) -> bool:
 def undivided_batch(problem: Problem, n_devices: int) -> tuple[str, ...]:
     """That the batch cannot be split over all devices though it is large enough, and the next size
     of which it can.
+
+    A step that goes through the batch in parts, as under accumulation, splits a part: of all its
+    examples there have to be as many more.
     """
     batch = problem.batch_class
     size = 0 if batch is None else int(problem.limits[batch])
@@ -67,11 +70,13 @@ def undivided_batch(problem: Problem, n_devices: int) -> tuple[str, ...]:
     # One example cannot be split, and where all devices have work there is nothing to say.
     if size < 2 or parts == min(size, n_devices):
         return ()
-    more = -(-size // n_devices) * n_devices
+    examples = max(batch_size(problem), size)
+    multiple = n_devices * (examples // size)
+    more = -(-examples // multiple) * multiple
     return (
         f"the batch divides by {size}, so it can be split over {parts} of {n_devices} devices; a "
         "multiple of "
-        f"{n_devices} over all of them, as {more}",
+        f"{multiple} over all of them, as {more}",
     )
 
 

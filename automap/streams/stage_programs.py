@@ -64,20 +64,34 @@ class StagePrograms:
         except PlanError:
             return None
         emitted = order.done - (self._written - own)
-        results = [var for site in own for var in self._results(site, emitted, own)]
+        # By equation: many lead to the same reader in several ways.
+        kept: dict[str, bool] = {}
+        results = [var for site in own for var in self._results(site, emitted, own, kept)]
         inputs = list(dict.fromkeys(free_variables(order.eqns)))
         return new_jaxpr("stage", inputs, results, order.eqns) if results else None
 
-    def _results(self, site: str, emitted: Set[str], own: Set[str]) -> Iterator[Any]:
-        """What an operator's equation makes that others read, or the step returns."""
+    def _results(
+        self, site: str, emitted: Set[str], own: Set[str], kept: dict[str, bool]
+    ) -> Iterator[Any]:
+        """What an operator's equation makes that others read, or the step returns; `kept` says of
+        equations that only lead on whether such a one reads what they make.
+        """
         for var in self._equations[site].eqn.outvars:
-            if var in self._outputs or any(
-                path not in emitted
-                # What only leads on is computed again by those who read that.
-                or (path not in own and any(self._results(path, emitted, own)))
-                for path in self._readers.get(var, ())
-            ):
+            readers = self._readers.get(var, ())
+            if var in self._outputs or any(self._is_read(r, emitted, own, kept) for r in readers):
                 yield var
+
+    def _is_read(
+        self, reader: str, emitted: Set[str], own: Set[str], kept: dict[str, bool]
+    ) -> bool:
+        if reader not in emitted:
+            return True
+        # What only leads on is computed again by those who read that.
+        if reader in own:
+            return False
+        if reader not in kept:
+            kept[reader] = any(self._results(reader, emitted, own, kept))
+        return kept[reader]
 
     def _emit(self, order: Order, stage: Stage, *, on_streams: bool) -> None:
         operators = [[self.operators[n] for n in group] for group in stage.groups]

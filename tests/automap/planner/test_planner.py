@@ -10,10 +10,13 @@ import pytest
 from automap.api.plan import Plan
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError, TopologyError
+from automap.plan.levers import LeversRecord, WithoutLeversRecord
+from automap.planner.levers import levered_workload
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program import read_workload, trace_step
+from automap.space.batches import undivided_batch
 from automap.space.presets import PRESETS
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
@@ -58,8 +61,20 @@ def test_a_batch_that_leaves_devices_out_is_named_with_one_that_does_not(batch, 
         plan_workload(workload, topology, Options(preset="data-parallel"))
     ).warnings
     assert [said in w for w in warnings if "the batch divides by 64" in w] == [True] * bool(said)
+    options = Options(memory_limit_bytes=1000, levers=())
     with pytest.raises(InfeasiblePlanError, match=said or r"allowed; of these"):
-        Plan.from_record(plan_workload(workload, topology, Options(memory_limit_bytes=1000)))
+        Plan.from_record(plan_workload(workload, topology, options))
+
+
+def test_a_batch_in_parts_needs_as_many_more_examples():
+    """Each of two microbatches of 32 has to divide over 24 devices, so the batch has 96."""
+    without = WithoutLeversRecord(step_seconds=1.0, peak_bytes=1, fits=False)
+    levers = LeversRecord(remat=(), microbatches=2, recompute_seconds=0.0, without=without)
+    workload = levered_workload(trace_step(*mlp(batch=64)), levers, "cpu")
+    (text,) = undivided_batch(workload.problem, 24)
+    assert "divides by 32" in text
+    assert text.endswith("over 8 of 24 devices; a multiple of 48 over all of them, as 96")
+    assert not undivided_batch(workload.problem, 32)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "greedy"])

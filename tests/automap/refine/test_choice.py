@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from automap.backends import BACKENDS
 from automap.cost.evaluate import Estimate
 from automap.plan.refined import CompiledPlanRecord
 from automap.policy import default_policy
@@ -17,6 +18,8 @@ from automap.search.context import Candidate
 
 
 POLICY = default_policy()
+BACKEND = BACKENDS["cuda"]
+ERRORS = BACKEND.shared_numbers
 # What each plan does, in seconds of three kernels: a does nearly what was compiled, b all else.
 PARTS = {"compiled": [1.0, 0.0, 0.0], "a": [0.9, 0.1, 0.0], "b": [0.0, 0.0, 1.0]}
 
@@ -39,6 +42,7 @@ def toy(compiled_seconds, predicted=None, origins=None, tried=("compiled",)):
     }
     known = SimpleNamespace(
         policy=POLICY,
+        evaluator=SimpleNamespace(backend=BACKEND),
         presets=("preset",),
         objective=SimpleNamespace(memory_limit_bytes=1e9),
         estimate=estimates.get,
@@ -69,10 +73,10 @@ def _record(seconds):
 def gain(name, predicted, compiled_seconds):
     """Expected improvement after one compiled plan."""
     error = math.log(compiled_seconds / 1.0)
-    shared, own = POLICY.shared_error**2, POLICY.own_error**2
+    shared, own = ERRORS.shared_error**2, ERRORS.own_error**2
     distance = sum(abs(x - y) for x, y in zip(PARTS[name], PARTS["compiled"])) / 2
-    prior = shared + own + POLICY.alone_error**2
-    covariance = shared + own * math.exp(-distance / POLICY.error_reach)
+    prior = shared + own + ERRORS.alone_error**2
+    covariance = shared + own * math.exp(-distance / ERRORS.error_reach)
     mean = math.log(predicted / compiled_seconds) + covariance / prior * error
     size = (1 + error**2 / prior) / 2
     deviation = math.sqrt(size * (prior - covariance**2 / prior))
