@@ -18,6 +18,7 @@ what one does is in corpus.md, and in the test of JAX's own.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+import html
 from importlib.metadata import version
 import logging
 import os
@@ -108,7 +109,13 @@ def _kernel_cells(kernel: Kernel | None) -> tuple[str, ...]:
     grid = "x".join(str(size or "?") for size in kernel.call.grid)
     split = [_axis(factor, kernel.call.grid) for factor in kernel.batches]
     whole = [reason.replace(f" of its grid {kernel.call.grid}", "") for reason in kernel.reasons]
-    return (kernel.call.name, grid, ", ".join(split) or "no", "; ".join(whole).replace("|", "/"))
+    # A kernel without a name or a line is "<unknown>", which a page would take for a tag.
+    return (
+        html.escape(kernel.call.name),
+        grid,
+        ", ".join(split) or "no",
+        "; ".join(whole).replace("|", "/"),
+    )
 
 
 def _axis(factor: GridFactor, grid: Sequence[int]) -> str:

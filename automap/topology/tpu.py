@@ -61,8 +61,8 @@ class Generation:
     """One TPU generation: how its chips are joined.
 
     `chip_bytes_per_s` is a chip's ICI bandwidth in one direction over all its links, `max_chips`
-    the largest slice, `dies` the JAX devices of a chip, `cores` the TensorCores of one; `kinds` is
-    what JAX calls its devices (`device_kind`).
+    the largest slice, `dies` the JAX devices of a chip, `cores` the TensorCores of one (as
+    libtpu 0.0.51 says, of v4 with megacore); `kinds` is what JAX calls its devices (`device_kind`).
     """
 
     name: str
