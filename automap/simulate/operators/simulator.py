@@ -7,7 +7,7 @@ to it.
 
 The timeline is the same, to the last bit, however it came about: `automap.simulate.operators.full`
 or `.delta`. A search that has a limit, beyond which it does not want to know the makespan, is
-served best by `simulate_within`: docs/reports/simulator.md.
+served best by `simulate_within`: docs/reports/flexflow.md.
 """
 
 from collections.abc import Sequence
