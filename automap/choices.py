@@ -16,7 +16,7 @@ from automap.errors import InputError
 # Literals and not enums: users write these as texts, in Python as on the command line.
 SearchSpace = Literal["sharding", "pipeline", "hybrid", "placement", "streams"]
 Layers = Literal["folded", "apart"]
-LeverName = Literal["accumulate", "remat"]
+LeverName = Literal["accumulate", "offload", "remat"]
 UnknownOps = Literal["replicate", "refuse"]
 CompilerName = Literal["cpu", "gpu", "tpu"]
 OtherProgram = Literal["maxtext", "megatron"]
@@ -76,6 +76,7 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
 
 LEVERS: Final[Mapping[str, str]] = {
     "accumulate": "accumulate gradients over parts of the batch (microbatches), and update once",
+    "offload": "keep optimizer state in the host's memory between steps",
     "remat": "compute values of the forward pass again in the backward pass",
 }
 

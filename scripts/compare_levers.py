@@ -3,20 +3,23 @@
     python -m scripts.compare_levers -o docs/reports/levers.md                    the frontier
     python -m scripts.compare_levers -o docs/reports/levers.md --microbatches     with accumulation
     python -m scripts.compare_levers -o docs/reports/levers.md --compiler tpu     and its memory
+    python -m scripts.compare_levers -o docs/reports/levers.md --compiler gpu --offload
+                                                                  and that with state offloaded
 
 Small variants of four models, their layers in a loop. A limit is a share of what the fastest plan
 needs that memory does not limit. "none", "full" and "minimal" are the best preset that fits, of the
 step as it is, with nothing kept of each layer, and with its products (MaxText's policies). With
 `--microbatches` it is GPT with accumulation alone and with rematerialization, to the least that is
 possible. With `--compiler` the plan without a limit and those with either lever are compiled ahead
-of time.
+of time; with `--offload` too of a wider GPT of few samples, whose optimizer state decides.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Final, Literal
 
 import click
 import jax
@@ -28,7 +31,7 @@ from automap.errors import CompilerError
 from automap.jaxpr.blocks import block_groups
 from automap.plan.levers import LeversRecord, WithoutLeversRecord
 from automap.planner.levers import find_with_levers, levered_workload
-from automap.planner.records import Outcome
+from automap.planner.records import Outcome, build_plan
 from automap.planner.remat import Kept, keep_nothing, keep_products, remat_records
 from automap.planner.sharding import find
 from automap.program.trace import Workload, trace_step
@@ -58,6 +61,11 @@ def _gpt() -> TrainStep:
     return gpt(sizes, batch=32, seq=512, dtype="bfloat16")
 
 
+def _wide_gpt(layers: Literal["scanned", "unrolled"]) -> TrainStep:
+    sizes = GptConfig(depth=8, d_model=1024, heads=16, positions=512, vocab=8192, layers=layers)
+    return gpt(sizes, batch=8, seq=256, dtype="bfloat16")
+
+
 def _t5() -> TrainStep:
     sizes = T5Config(
         depth=4, d_model=512, d_kv=64, d_ff=2048, heads=8, vocab=8192, layers="scanned"
@@ -85,6 +93,11 @@ def _vit() -> TrainStep:
 
 
 MODELS: Final = {"GPT": _gpt, "T5": _t5, "MoE": _moe, "ViT": _vit}
+OFFLOADED: Final = {
+    "GPT, layers in a loop": partial(_wide_gpt, "scanned"),
+    "GPT, layers apart": partial(_wide_gpt, "unrolled"),
+}
+OFFLOAD_SHARES: Final = (0.8, 0.6)
 _Policy = Callable[[list], Kept]
 POLICIES: Final[dict[str, _Policy | None]] = {
     "none": None,
@@ -229,6 +242,38 @@ def memory_table(names: list[str], topology: Topology) -> str:
     return table
 
 
+def offload_table(topology: Topology) -> str:
+    """Predicted and compiled bytes, and the seconds of the link, with state in host memory."""
+    header = ["model", "plan", "predicted GiB", "compiled GiB", "ratio", "on the host GiB"]
+    rows, off = [], []
+    for name, model in track(list(OFFLOADED.items()), "compiling"):
+        target = model().target
+        workload = trace_step(*target, platform=topology.platform, target=name)
+        call = traced_call(*target)
+        fastest = find(workload, topology, replace(_SEARCH, levers=()))
+        before = _bytes_of(name, "fastest", fastest, call)
+        rows += [[*row, "0.00", *_seconds(fastest)] for row in _cells(name, "fastest", before)]
+        for share in OFFLOAD_SHARES:
+            limit = share * fastest.best.estimate.peak_bytes
+            options = replace(_SEARCH, memory_limit_bytes=limit, levers=("offload",))
+            outcome = find_with_levers(workload, topology, options)
+            after = _bytes_of(name, f"{share:.0%}", outcome, call)
+            levers = build_plan(outcome).levers
+            host = f"{0 if levers is None else levers.host_bytes / 2**30:.2f}"
+            cells = _cells(name, f"{share:.0%} of its memory", after)
+            rows += [[*row, host, *_seconds(outcome)] for row in cells]
+            if before is not None and after is not None:
+                off.append((after[0] / before[0]) / (after[1] / before[1]))
+    table = markdown([*header, "step ms", "of it for the host ms"], rows)
+    within = f"{median(abs(ratio - 1) for ratio in off):.1%}" if off else "-"
+    return f"{table}\nPredicted falls are {within} off the compiled ones (median of {len(off)}).\n"
+
+
+def _seconds(outcome: Outcome) -> list[str]:
+    estimate = outcome.best.estimate
+    return [_milliseconds(estimate.step_seconds), _milliseconds(estimate.host_seconds)]
+
+
 def _bytes_of(
     name: str, plan: str, outcome: Outcome, call: TracedCall
 ) -> tuple[float, float] | None:
@@ -254,8 +299,14 @@ def _cells(name: str, plan: str, pair: tuple[float, float] | None) -> list[list[
 @click.option("--only", multiple=True, help="of these models: GPT, T5, MoE, ViT")
 @click.option("--compiler", type=click.Choice(["tpu", "gpu"]), help="compare memory with it")
 @click.option("--microbatches", is_flag=True, help="GPT with accumulation")
+@click.option("--offload", is_flag=True, help="with --compiler: GPT with its state offloaded")
 def main(
-    output: Path | None, only: tuple[str, ...], compiler: CompilerName | None, *, microbatches: bool
+    output: Path | None,
+    only: tuple[str, ...],
+    compiler: CompilerName | None,
+    *,
+    microbatches: bool,
+    offload: bool,
 ) -> None:
     """Run the comparison."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
@@ -263,7 +314,10 @@ def main(
     names = [name for name in MODELS if not only or name in only]
     topology = get_topology(_TOPOLOGIES[compiler or "tpu"])
     mark = "microbatches" if microbatches else compiler or "frontier"
-    if microbatches:
+    if offload:
+        mark = f"offload on {compiler or 'tpu'}"
+        table = offload_table(topology)
+    elif microbatches:
         table = microbatches_table("GPT", topology)
     elif compiler is None:
         table = frontier_table([frontier(n, topology, SHARES) for n in track(names, "planning")])
@@ -275,6 +329,7 @@ def main(
     flags = "".join(f" --only {name}" for name in only)
     flags += f" --compiler {compiler}" if compiler else ""
     flags += " --microbatches" if microbatches else ""
+    flags += " --offload" if offload else ""
     machine = f"jax {jax.__version__}, {topology.name}, planned on a CPU host"
     command = f"python -m scripts.compare_levers -o {output}{flags}"
     replace_table(output, made_by(command, machine) + table, mark)

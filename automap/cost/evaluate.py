@@ -1,6 +1,6 @@
 """The evaluator: seconds per step and peak bytes per device of one point.
 
-step = compute + waiting
+step = compute + waiting + host
 compute     sum over kernels of their seconds, by a roofline, or measured ones
             -> in: `automap.cost.kernels.roofline`
             where a step's memory is new to it, also its first touch: bytes that are no input's, at
@@ -11,6 +11,8 @@ collective  sum over collectives of their seconds (`automap.cost.collectives`); 
 waiting     all of collective where a device does one thing after the other; where collectives run
             beside kernels, what is left of it
             -> in: `automap.cost.schedule.overlap`, `automap.cost.kernels.rings`
+host        what a device waits for its host's memory, if state is kept there
+            -> in: `automap.cost.hosted`
 peak        max over schedule positions of the bytes of live buffers and gathered copies
             -> in: `automap.cost.memory`
 """
@@ -24,6 +26,7 @@ import numpy as np
 from automap.backends import Backend, backend_for
 from automap.backends.effects import CollectiveWork
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
+from automap.cost.hosted import host_waiting_seconds
 from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
@@ -40,9 +43,11 @@ from automap.cost.traffic.flows import (
     REDUCE_SCATTER,
     last_dim_splits,
 )
+from automap.errors import TopologyError
 from automap.plan.memory_curve import MemoryCurveRecord
 from automap.space.point import SplitClasses
 from automap.topology.model import Topology
+from hlo_tools.analyses.phases import Phase
 
 
 # Seconds that are all waited for are one sum in two orders, up to this fraction.
@@ -54,18 +59,19 @@ class Estimate:
     """What one point costs, per step and per device.
 
     `collective_seconds` are those in which a device waits, `hidden_seconds` those of collectives
-    beside computation.
+    beside computation; in `host_seconds` it waits for state that its host's memory has.
     """
 
     compute_seconds: float
     collective_seconds: float
     hidden_seconds: float
     peak_bytes: float
+    host_seconds: float = 0.0
 
     @property
     def step_seconds(self) -> float:
         """Seconds of one step."""
-        return self.compute_seconds + self.collective_seconds
+        return self.compute_seconds + self.collective_seconds + self.host_seconds
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,38 @@ class Evaluator:
             collective_seconds=waiting,
             hidden_seconds=hidden + float(priced.overlapped_seconds @ collectives.count),
             peak_bytes=peak_bytes,
+            host_seconds=self._host_seconds(priced),
         )
+
+    def hosted_bytes(self, sharding: Shardings) -> np.ndarray:
+        """Bytes on a device of each hosted leaf, in the order of `BufferTable.hosted`."""
+        buffers = self.tables.buffers
+        shape, n_bytes = buffers.shape[buffers.hosted], buffers.n_bytes[buffers.hosted]
+        return n_bytes * self.stored_local(sharding)[shape]
+
+    def _host_seconds(self, priced: Priced) -> float:
+        device = self.topology.device
+        if not self.tables.buffers.hosted.any():
+            return 0.0
+        if not device.host_bytes_per_s:
+            raise TopologyError(
+                f"device {device.name!r}: host_bytes_per_s is missing, and the plan keeps state in "
+                "the host's memory; give the machine's device one, or plan with --levers none"
+            )
+        return host_waiting_seconds(
+            self.hosted_bytes(priced.sharding),
+            device.host_bytes_per_s,
+            float(priced.kernel_seconds @ self._update_count),
+        )
+
+    @cached_property
+    def _update_count(self) -> np.ndarray:
+        """How often the update runs each distinct kernel, [kernels]."""
+        program, count = self.tables.program, np.zeros(len(self.tables.kernels.count))
+        for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True):
+            if program.problem.phases[kernel.op] is Phase.UPDATE:
+                count[row] += program.problem.graph.ops[kernel.op].trip_count
+        return count
 
     def _peak(self, sharding: Shardings, collectives: Collectives) -> tuple[float, float]:
         """Peak bytes, and the seconds in which a step takes those that are new to it."""

@@ -29,6 +29,7 @@ from automap.cost.edges import (
     operand_edges,
     result_edges,
 )
+from automap.cost.hosted import with_hosted
 from automap.cost.kernels.loop_fills import written_fills
 from automap.cost.kernels.table import KernelTable, kernel_table
 from automap.cost.memory import BufferTable, buffer_table
@@ -138,7 +139,11 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         results=results,
         kernels=kernel_rows,
         shapes=shapes,
-        buffers=buffer_table(problem, live, shape, copies, n_bytes, scratch),
+        buffers=with_hosted(
+            buffer_table(problem, live, shape, copies, n_bytes, scratch),
+            problem,
+            live.position_of_op,
+        ),
         program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
     )
 

@@ -12,6 +12,8 @@ microbatches.
 `automap.jaxpr.fingerprint`   fingerprint of a step's equations: the SHA-256 of a text without
                               addresses, names or traces
 `automap.jaxpr.flatten`       a step's jaxpr flattened: numbered equations, with calls inlined
+`automap.jaxpr.hosted`        state in the host's memory: where a call's levers keep it, and a
+                              step that moves it in and out
 `automap.jaxpr.kernels`       equations in the place of a kernel of Pallas: one for the
                               analysis, and one on a plan's mesh
 `automap.jaxpr.merged`        a step whose equations stand in the order of stages, the merged

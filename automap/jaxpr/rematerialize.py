@@ -45,12 +45,20 @@ def levered_call(
     places count the equations that run. Raises `PlanError` for a step that does not have the blocks
     that the plan names, `NotSeparableError` for one that cannot be run in its microbatches.
     """
-    if levers is None or call.levers == levers:
+    done = call.levers
+    if levers is None or done == levers:
         return call
+    # What is offloaded changes no equation.
+    if done is not None and _equations(done) == _equations(levers):
+        return replace(call, levers=levers)
     jaxpr = _in_microbatches(call, levers.microbatches)
     if levers.remat:
         jaxpr = with_levers(flatten(jaxpr, rules), levers)
     return replace(call, jaxpr=jaxpr, levers=levers, plain_jaxpr=call.own_jaxpr)
+
+
+def _equations(levers: LeversRecord) -> tuple[object, ...]:
+    return levers.remat, levers.microbatches
 
 
 def _in_microbatches(call: TracedCall, microbatches: int) -> Any:

@@ -101,6 +101,10 @@ def plan_degrees(plan: PlanRecord) -> Degrees:
             f"gradients are accumulated over {plan.levers.microbatches} microbatches "
             "(gradient_accumulation_steps, or the micro batch size, says so)"
         )
+    if plan.levers is not None and plan.levers.offload:
+        notes.append(
+            "optimizer state in the host's memory is left out (optimizer_memory_host_offload)"
+        )
     if plan.constraints:
         notes.append(f"{len(plan.constraints)} shardings inside of the step are left out")
     return Degrees(
@@ -150,7 +154,7 @@ def _pipeline_degrees(plan: PlanRecord, notes: list[str]) -> Degrees:
     pipeline = plan.pipeline
     assert pipeline is not None  # noqa: S101 - the caller has looked
     counts = sorted({len(stage.devices) for stage in pipeline.stages})
-    inside: dict[Role, int] = {"pipeline": len(pipeline.groups)}
+    inside: dict[Role, int] = {"pipeline": len(pipeline.stages)}
     if len(counts) == 1 and counts[0] > 1:
         inside["data"] = counts[0]
     if len(counts) > 1:
@@ -159,9 +163,7 @@ def _pipeline_degrees(plan: PlanRecord, notes: list[str]) -> Degrees:
     if any(stage.inside is not None for stage in pipeline.stages):
         notes.append("how stages are sharded inside is left out; their devices count as data")
     notes.append("where the stages are cut is left out: both programs cut layers evenly")
-    each = pipeline.stages_per_group
-    more = f", {each} stages on each group of devices" if each > 1 else ""
-    notes.append(f"the schedule is {pipeline.schedule}{more}")
+    notes.append(f"the schedule is {pipeline.schedule}")
     return Degrees(
         inside=inside, between={}, microbatches=pipeline.microbatches, notes=tuple(notes)
     )

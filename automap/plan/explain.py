@@ -182,6 +182,7 @@ def _header(plan: PlanRecord) -> list[str]:
         "compute": cost.compute_seconds,
         "collectives": cost.collective_seconds,
         "bubble": cost.bubble_seconds,
+        "host memory": cost.host_seconds,
     }
     listed = " + ".join(f"{name} {seconds_text(s)}" for name, s in parts.items() if s)
     beside = f" (and {seconds_text(cost.hidden_seconds)} of them beside computation)"

@@ -5,7 +5,8 @@ Rematerialization is said by blocks: equal runs of equations of the step, as rep
 the body of a loop. What a block makes and the backward pass reads is stored if it is `kept`, and
 computed again from what is kept where it is not (`automap.jaxpr.rematerialize`). In microbatches
 the step runs that many times on equal parts of the batch before it updates once
-(`automap.jaxpr.accumulate`); its blocks are then those of the step in microbatches.
+(`automap.jaxpr.accumulate`); its blocks are then those of the step in microbatches. What is
+offloaded is in the host's memory between steps (`automap.jaxpr.hosted`).
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import re
 from typing import Final, Literal
 
 from automap.plan import codec
-from automap.plan.checks import check_numbers, refuse
+from automap.plan.checks import check_numbers, refuse, repeated
 from automap.quantities import bytes_text, seconds_text
 
 
@@ -103,6 +104,8 @@ class LeversRecord:
     - `remat`: what is computed again in the backward pass, a group of equal blocks each.
     - `microbatches`: how many parts of the batch gradients are accumulated over; 1 is the step as
       it is.
+    - `offload`: paths of the inputs, optimizer state, that are in the host's memory between steps.
+    - `host_bytes`: what a device has of them there.
     - `recompute_seconds`: of a step, in which the device computes it again; part of
       `predicted.compute_seconds`.
     - `without`: what the best plan without levers would cost.
@@ -110,19 +113,24 @@ class LeversRecord:
 
     remat: tuple[RematRecord, ...]
     microbatches: int = field(default=1, metadata=codec.ADDED_LATER)
+    offload: tuple[str, ...] = field(default=(), metadata=codec.ADDED_LATER)
+    host_bytes: int = field(default=0, metadata=codec.ADDED_LATER)
     recompute_seconds: float
     without: WithoutLeversRecord
 
     def __post_init__(self) -> None:
-        """Raise `PlanError` for levers that change nothing, for a block in two groups, and for a
-        number out of range.
+        """Raise `PlanError` for levers that change nothing, for a block in two groups, for an input
+        that is named twice, and for a number out of range.
         """
         check_numbers(self)
         if self.microbatches < 1:
             raise refuse("microbatches", self.microbatches, "an integer >= 1")
-        if not self.remat and self.microbatches == 1:
-            allowed = "at least one group, or microbatches; levers are null where there is neither"
+        if not self.remat and not self.offload and self.microbatches == 1:
+            allowed = "a group, microbatches or an offload; levers are null where there is none"
             raise refuse("remat", [], allowed)
+        again = repeated(self.offload)
+        if again is not None:
+            raise refuse(f"offload[{again[0]}]", again[1], "a path that was not there yet")
         seen = set[str]()
         for number, group in enumerate(self.remat):
             for index, site in enumerate(group.blocks):
@@ -139,6 +147,8 @@ def levers_text(levers: LeversRecord | None) -> str:
         parts.append(f"{levers.microbatches} microbatches")
     if levers is not None and levers.remat:
         parts.append("rematerialization of " + ", ".join(map(_blocks_text, levers.remat)))
+    if levers is not None and levers.offload:
+        parts.append(_offload_text(levers))
     return ", ".join(parts) or "none"
 
 
@@ -151,12 +161,19 @@ def levers_lines(levers: LeversRecord) -> Iterator[str]:
         yield f"  rematerialization of {_blocks_text(group)}: kept {kept}"
     if levers.remat:
         yield f"    {seconds_text(levers.recompute_seconds)} of compute are what is computed again"
+    if levers.offload:
+        yield f"  {_offload_text(levers)}: {bytes_text(levers.host_bytes)} of each device"
     without = levers.without
     verdict = "fits" if without.fits else "does not fit"
     yield (
         f"    without levers: {seconds_text(without.step_seconds)}, "
         f"{bytes_text(without.peak_bytes)}, {verdict}"
     )
+
+
+def _offload_text(levers: LeversRecord) -> str:
+    count = len(levers.offload)
+    return f"offload of {count} leaves of optimizer state to host memory"
 
 
 def _blocks_text(group: RematRecord) -> str:

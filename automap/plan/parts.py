@@ -191,12 +191,15 @@ class CollectiveRecord:
 class PredictedRecord:
     """What one step is predicted to cost, on a device.
 
-    - `step_seconds`: from the beginning of a step to that of the next; the sum of the next three.
+    - `step_seconds`: from the beginning of a step to that of the next; the sum of the next three,
+      and of `host_seconds`.
     - `compute_seconds`: in which the device runs kernels; of a pipeline the mean over devices.
     - `collective_seconds`: in which it waits for collectives.
     - `bubble_seconds`: in which it waits for other stages; 0 without a pipeline.
     - `hidden_seconds`: of collectives that run beside computation, and so are no part of the step;
       0 in older files.
+    - `host_seconds`: in which it waits for state that is kept in the host's memory; 0 without, and
+      in older files.
     - `peak_bytes`: the most that is alive at once on a device, of a pipeline on the fullest one.
     - `fits`: whether that is within the device's memory, or the limit that was given.
     - `memory_margin`: by which share of `peak_bytes` the compiler may need more; 0 where that is
@@ -213,6 +216,7 @@ class PredictedRecord:
     collective_seconds: float
     bubble_seconds: float
     hidden_seconds: float = field(default=0.0, metadata=ADDED_LATER)
+    host_seconds: float = field(default=0.0, metadata=ADDED_LATER)
     peak_bytes: int
     fits: bool
     memory_margin: float = field(default=0.0, metadata=ADDED_LATER)

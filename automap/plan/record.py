@@ -153,10 +153,18 @@ class PlanRecord:
             and (self.pipeline or self.streams or self.placement) is not None
         ):
             raise refuse("levers", "remat", "null for a plan with stages")
+        self._check_offload()
         if self.placement is not None:
             self._check_placed(self.placement)
         if self.search.point is not None:
             self.search.point.check_axes("search.point", len(sizes))
+
+    def _check_offload(self) -> None:
+        role_by_path = {leaf.path: leaf.role for leaf in self.inputs}
+        for index, path in enumerate(() if self.levers is None else self.levers.offload):
+            if role_by_path.get(path) != "optimizer state":
+                allowed = "the path of an input whose role is optimizer state"
+                raise refuse(f"levers.offload[{index}]", path, allowed)
 
     def _check_streams(self, streams: StreamsRecord) -> None:
         if self.pipeline is not None:

@@ -1,5 +1,5 @@
-"""The best plan with levers: microbatches and what is kept of the forward pass, together with the
-sharding.
+"""The best plan with levers: microbatches, what is kept of the forward pass, and what state is in
+the host's memory, together with the sharding.
 
 Levers are looked for where memory decides: where no plan fits, or the fastest one does not and the
 best that does is slower by more than the policy's `lever_gain`; and where a lever is asked for by
@@ -18,6 +18,9 @@ no rematerialization with any preset                                            
     4  the same of the step in m microbatches (`automap.jaxpr.accumulate`), m the divisors of the
        batch that at least double, until memory decides no more, or m takes no more off the peak
                                                                                -> in: `_Search`
+    5  the same of the best of these, and of the step as it is, with all state that only the update
+       reads in the host's memory; where that fits, as much of it on the device as there is room for
+                                                                     -> in: `_with_offload`
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,11 +29,13 @@ import time
 
 from automap.choices import LeverName
 from automap.config import Options
+from automap.cost.hosted import movable_leaves
 from automap.deadline import Deadline
 from automap.errors import NotSeparableError
 from automap.interrupts import note_interrupts
 from automap.jaxpr.accumulate import microbatch_counts
 from automap.jaxpr.blocks import BlockGroup, block_groups
+from automap.jaxpr.hosted import HostedLeaves
 from automap.jaxpr.rematerialize import levered_call
 from automap.plan.levers import LeversRecord, RematRecord, WithoutLeversRecord
 from automap.plan.record import PlanRecord
@@ -111,6 +116,23 @@ def _memory_decides(outcome: Outcome) -> bool:
     return context.refused_seconds * gain < context.fitting_seconds
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What is decided of each lever, as in `LeversRecord`."""
+
+    remat: tuple[RematRecord, ...] = ()
+    microbatches: int = 1
+    offload: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> "_Choice":
+        """That of an outcome."""
+        levers = outcome.levers
+        if levers is None:
+            return cls()
+        return cls(levers.remat, levers.microbatches, levers.offload)
+
+
 @dataclass(frozen=True)
 class _Search:
     """What all choices of levers have in common: `plain` is what came of the step as it is."""
@@ -127,16 +149,25 @@ class _Search:
 
     def best(self) -> Outcome:
         """The best outcome of all, the plain step's among them."""
+        best, refused = self._on_the_device()
+        if self.allows("offload") and not self._gains_nothing(best, "offload"):
+            best = self._with_offload(best)
+        return replace(best, warnings=(*best.warnings, *refused))
+
+    def _on_the_device(self) -> tuple[Outcome, tuple[str, ...]]:
+        """The best outcome with all state on the device, and why microbatches were refused."""
         both = self.allows("accumulate") and self.allows("remat")
         best = self._with_remat(
             self.plain, self.deadline.share(default_policy().lever_remat_share if both else 1.0)
         )
         before, refused = self.plain, ()
         for count in self._microbatch_counts():
-            if self.deadline.is_over or self._gains_nothing(best):
+            if self.deadline.is_over or self._gains_nothing(best, "accumulate"):
                 break
             try:
-                outcome = self.planned((), count, self.plain.workload, self.deadline)
+                outcome = self.planned(
+                    _Choice(microbatches=count), self.plain.workload, self.deadline
+                )
             except NotSeparableError as error:
                 if "accumulate" in self.options.levers and before is self.plain:
                     raise
@@ -151,15 +182,58 @@ class _Search:
             ) * _peak(before):
                 break
             before = outcome
-        return replace(best, warnings=(*best.warnings, *refused))
+        return best, refused
 
-    def _gains_nothing(self, best: Outcome) -> bool:
-        """Whether an outcome fits and is about as fast as what does not, unless microbatches are
-        asked for by name.
+    def _with_offload(self, best: Outcome) -> Outcome:
+        """The best outcome with state in the host's memory, or the one that is given."""
+        problem = self.plain.workload.problem
+        leaves = tuple(problem.paths[number] for number in movable_leaves(problem))
+        device = self.topology.device
+        if not leaves or not device.host_bytes_per_s:
+            why = f"device {device.name!r} has no host_bytes_per_s" if leaves else "none can be"
+            asked = "offload" in self.options.levers
+            told = (f"no state is kept in the host's memory: {why}",) if asked else ()
+            return replace(best, warnings=(*best.warnings, *told))
+        for base in (self.plain, best)[: 1 + (best.levers is not None)]:
+            if self.deadline.is_over:
+                break
+            choice = replace(_Choice.of(base), offload=leaves)
+            outcome = self.planned(choice, base.workload, self.deadline)
+            trials = [outcome]
+            if not self.fits(outcome) and not choice.remat:
+                trials.append(self._with_remat(outcome, self.deadline))
+            trials += [self._with_less_offload(each) for each in trials if self.fits(each)]
+            best = min([best, *trials], key=self.key)
+        return best
+
+    def _with_less_offload(self, outcome: Outcome) -> Outcome:
+        """The outcome with as much of the state on the device as it has room for."""
+        evaluator, space = outcome.context.evaluator, outcome.context.space
+        priced = evaluator.price_point(space.split_classes(outcome.best.point))
+        room = outcome.context.objective.memory_limit_bytes - _peak(outcome)
+        problem, kept = outcome.workload.problem, []
+        path_of_value = dict(zip(problem.graph.inputs, problem.paths, strict=True))
+        buffers = evaluator.tables.buffers
+        values = buffers.value[buffers.hosted].tolist()
+        for value, size in zip(
+            values, evaluator.hosted_bytes(priced.sharding).tolist(), strict=True
+        ):
+            if size <= room:
+                room -= size
+            else:
+                kept.append(path_of_value[value])
+        choice = _Choice.of(outcome)
+        if not kept or len(kept) == len(choice.offload):
+            return outcome
+        return self.planned(replace(choice, offload=tuple(kept)), outcome.workload, self.deadline)
+
+    def _gains_nothing(self, best: Outcome, lever: LeverName) -> bool:
+        """Whether an outcome fits and is about as fast as what does not, unless a lever is asked
+        for by name.
         """
         fastest = self.plain.context.refused_seconds * (1 + default_policy().lever_gain)
         is_fast = self.fits(best) and best.best.estimate.step_seconds <= fastest
-        return is_fast and "accumulate" not in self.options.levers
+        return is_fast and lever not in self.options.levers
 
     def _microbatch_counts(self) -> Iterable[int]:
         call = self.plain.workload.call
@@ -173,13 +247,7 @@ class _Search:
         groups = block_groups(reemitter.flat)
         return _Trials(self, outcome, groups, deadline).best() if groups else outcome
 
-    def planned(
-        self,
-        remat: tuple[RematRecord, ...],
-        microbatches: int,
-        workload: Workload,
-        deadline: Deadline,
-    ) -> Outcome:
+    def planned(self, choice: "_Choice", workload: Workload, deadline: Deadline) -> Outcome:
         """The outcome with these levers; `workload` is the step with some of them, or none.
 
         Raises `NotSeparableError` for a step that has no such microbatches.
@@ -192,7 +260,11 @@ class _Search:
         )
         # What they take is known when they are planned.
         levers = LeversRecord(
-            remat=remat, microbatches=microbatches, recompute_seconds=0.0, without=without
+            remat=choice.remat,
+            microbatches=choice.microbatches,
+            offload=choice.offload,
+            recompute_seconds=0.0,
+            without=without,
         )
         outcome = find(
             levered_workload(workload, levers, self.topology.platform),
@@ -275,8 +347,8 @@ class _Trials:
         if not records or (self.deadline.is_over and self._outcomes):
             return None
         if key not in self._outcomes:
-            count = 1 if self.base.levers is None else self.base.levers.microbatches
-            outcome = self.search.planned(records, count, self.base.workload, self.deadline)
+            choice = replace(_Choice.of(self.base), remat=records)
+            outcome = self.search.planned(choice, self.base.workload, self.deadline)
             self._outcomes[key] = kept, outcome
         return self._outcomes[key][1]
 
@@ -304,8 +376,13 @@ def levered_workload(workload: Workload, levers: LeversRecord, platform: str) ->
     """
     call = workload.call
     assert call is not None  # noqa: S101 - levers are chosen of a traced step only
+    levered = levered_call(call, levers, workload.rules)
+    if levered.jaxpr is call.jaxpr:
+        hosted = HostedLeaves.of(levered).inputs
+        problem = replace(workload.problem, hosted=hosted)
+        return replace(workload, call=levered, problem=problem)
     return lower_call(
-        levered_call(call, levers, workload.rules),
+        levered,
         platform=platform,
         target=workload.target,
         rules=workload.rules,

@@ -16,7 +16,7 @@ from automap.cost.tables import Tables
 from automap.cost.traffic.flows import KINDS
 from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.sites import parse_place, parse_site
-from automap.plan.parts import frontier_records
+from automap.plan.parts import Phase, frontier_records
 from automap.plan.record import (
     CollectiveRecord,
     ConstraintRecord,
@@ -53,11 +53,8 @@ from hlo_tools.collector import collector_paused
 from hlo_tools.graph import Op
 
 
-_PHASE_NAMES: tuple[Literal["forward", "backward", "update"], ...] = (
-    "forward",
-    "backward",
-    "update",
-)  # by `hlo_tools.analyses.phases.Phase`
+# By `hlo_tools.analyses.phases.Phase`.
+_PHASE_NAMES: tuple[Phase, ...] = ("forward", "backward", "update")
 
 
 @dataclass(frozen=True)
@@ -224,7 +221,9 @@ def _levers(outcome: Outcome, split_classes: SplitClasses) -> LeversRecord | Non
     if outcome.levers is None:
         return None
     prices = Prices(outcome.workload, outcome.context.evaluator, split_classes)
-    return replace(outcome.levers, recompute_seconds=prices.recompute_seconds)
+    return replace(
+        outcome.levers, recompute_seconds=prices.recompute_seconds, host_bytes=prices.host_bytes
+    )
 
 
 def _mesh(topology: Topology, mesh: Mesh) -> MeshRecord:
@@ -269,9 +268,8 @@ def _held(workload: Workload, constraints: Sequence[Constraint]) -> Iterator[str
         where = reemitter.source_by_path[own[0]] or own[0]
         yield (
             f"{len(own)} sharding constraints of the step (first: {where}) are met by moving the "
-            "tensor there and back, "
-            "as nothing beside them is split so; it is priced, but a plan without them may be "
-            "faster"
+            "tensor there and back, as nothing beside them is split so; it is priced, but a plan "
+            "without them may be faster"
         )
 
 
@@ -343,6 +341,7 @@ def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord
         collective_seconds=estimate.collective_seconds,
         bubble_seconds=0.0,
         hidden_seconds=estimate.hidden_seconds,
+        host_seconds=estimate.host_seconds,
         peak_bytes=round(estimate.peak_bytes),
         fits=outcome.context.objective.fits(estimate),
         memory_margin=outcome.context.objective.memory_margin,

@@ -91,6 +91,12 @@ class Prices:
             if COMPUTED_AGAIN in ops[kernel.op].op_name
         )
 
+    @property
+    def host_bytes(self) -> int:
+        """On a device, of what is in its host's memory."""
+        sharding = self.evaluator.price_point(self.split_classes).sharding
+        return round(float(self.evaluator.hosted_bytes(sharding).sum()))
+
     @cached_property
     def parts(self) -> Mapping[tuple[str, tuple[int, ...]], float]:
         """In how many parts the result of a shape is split that the equation at a site makes."""

@@ -62,6 +62,7 @@ class SmallParts:
 class Problem:
     """A graph with everything known about it before any mesh is chosen.
 
+    `hosted` are the numbers of inputs that are kept in the host's memory between steps.
     `own_collectives` are those the step itself has, by op; `kernels` are the targets of calls that
     stand for kernels of Pallas; `unknown` has a sentence for each kind of op that no rule is known
     for, which are `warnings` too.
@@ -84,6 +85,7 @@ class Problem:
     kernels: frozenset[str]
     unknown: tuple[str, ...]
     warnings: tuple[str, ...]
+    hosted: frozenset[int] = frozenset()
 
     @cached_property
     def n_compute(self) -> int:

@@ -11,6 +11,7 @@ import jax
 from automap.choices import Layers
 from automap.errors import InputError
 from automap.jax_compat import weak_shape
+from automap.jaxpr.hosted import HostedLeaves
 from automap.jaxpr.reemit import Reemitter
 from automap.program.imposed import agreed
 from automap.program.problem import Problem
@@ -133,7 +134,7 @@ def lower_call(
     )
     return Workload(
         target=target,
-        problem=problem,
+        problem=replace(problem, hosted=HostedLeaves.of(call).inputs),
         inputs=_leaves(call.paths, avals),
         outputs=_leaves(call.result_paths, jax.tree.leaves(call.result)),
         hlo_sha256=fingerprint(problem.graph),

@@ -15,7 +15,12 @@ from automap.report.html import element, escaped
 from automap.report.page_data import sentence, summary_numbers
 
 
-_COLOURS: Final = {"compute": "#3d6fd1", "exposed collectives": "#d9741c", "bubbles": "#9aa4b1"}
+_COLOURS: Final = {
+    "compute": "#3d6fd1",
+    "exposed collectives": "#d9741c",
+    "bubbles": "#9aa4b1",
+    "host memory": "#7a57b8",
+}
 _CELL: Final = "text-align:left;padding:2px 14px 2px 0"
 _MOST_DECISIONS: Final = 6
 
@@ -67,7 +72,12 @@ def _fits(fits: bool) -> str:  # noqa: FBT001 - of one cell
 def _bar(plan: PlanRecord) -> str:
     """The step as a bar of its parts, and what their colours mean."""
     cost = plan.predicted
-    seconds = (cost.compute_seconds, cost.collective_seconds, cost.bubble_seconds)
+    seconds = (
+        cost.compute_seconds,
+        cost.collective_seconds,
+        cost.bubble_seconds,
+        cost.host_seconds,
+    )
     parts = [(name, each) for name, each in zip(_COLOURS, seconds, strict=True) if each]
     pieces = "".join(
         element(

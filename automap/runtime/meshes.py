@@ -1,15 +1,19 @@
 """A plan's mesh on devices: real, fake, or of a machine that is not there."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import jax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from automap.errors import MeshMismatchError
-from automap.plan.record import PlanRecord
+from automap.errors import MeshMismatchError, PlanError
+from automap.plan.record import PlanRecord, Spec
+
+
+HOST_MEMORY: Final = "pinned_host"
+"""JAX's name of the memory of a host that devices can read."""
 
 
 def device_mesh(plan: PlanRecord, devices: Sequence[Any] | None = None) -> Mesh:
@@ -50,3 +54,26 @@ def mesh_on(
     # Auto: the plan says shardings, and the partitioner does the rest.
     names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
     return Mesh(np.array(given).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def named_shardings(
+    mesh: Mesh | AbstractMesh, specs: Sequence[Spec], hosted: Collection[int]
+) -> list[NamedSharding]:
+    """Shardings of a plan's inputs or outputs; those of numbers in `hosted` are in host memory."""
+    return [
+        NamedSharding(
+            mesh, PartitionSpec(*spec), memory_kind=HOST_MEMORY if number in hosted else None
+        )
+        for number, spec in enumerate(specs)
+    ]
+
+
+def check_has_host_memory(devices: Sequence[Any]) -> None:
+    """Raise `PlanError` for devices that have no memory of their host's."""
+    kinds = [each.kind for each in devices[0].addressable_memories()]
+    if HOST_MEMORY not in kinds:
+        raise PlanError(
+            f"levers.offload: the plan keeps state in the memory {HOST_MEMORY!r}, {devices[0]} has "
+            f"{', '.join(kinds) or 'no memories that JAX names'}; plan again with "
+            "--levers accumulate,remat"
+        )

@@ -4,7 +4,8 @@ A planned step is called like the step. Per kind of call (argument trees, shapes
 values) it is traced once, checked against the plan, re-emitted with the plan's constraints and
 jitted:
 
-    leaves -> device_put to the plan's input shardings (nothing if they are there already)
+    leaves -> device_put to the plan's input shardings (nothing if they are there already), of state
+              that is offloaded in the host's memory
            -> jit(re-emitted step, out_shardings = the plan's), donating what the step donates
 
 With a schedule of streams the equations stand in the order of its stages, and merged ones are one
@@ -16,13 +17,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import jax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
+from automap.jaxpr.hosted import HostedLeaves
 from automap.jaxpr.merged import StageSites, staged
 from automap.jaxpr.reemit import Reemitter
-from automap.plan.record import PlanRecord, Spec
+from automap.plan.record import PlanRecord
 from automap.plan.streams import StreamsRecord
-from automap.runtime.meshes import device_mesh
+from automap.runtime.meshes import check_has_host_memory, device_mesh, named_shardings
 from automap.runtime.pipeline.step import PipelinedStep
 from automap.runtime.pipeline.transfer import send
 from automap.runtime.placement import PlacedStep
@@ -83,6 +85,8 @@ class PlannedStep(StepUnderPlan[_Program]):
         self.mesh = device_mesh(plan, devices)
         self._agreed: list[_Program] = []
         check_takes_part(list(self.mesh.devices.flat))
+        if plan.levers is not None and plan.levers.offload:
+            check_has_host_memory(list(self.mesh.devices.flat))
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """The `jax.stages.Lowered` of the sharded step; arguments may be `jax.ShapeDtypeStruct`s.
@@ -97,7 +101,10 @@ class PlannedStep(StepUnderPlan[_Program]):
     @property
     def input_shardings(self) -> tuple[NamedSharding, ...]:
         """Where the plan's inputs are stored."""
-        return tuple(_sharding(self.mesh, leaf.spec) for leaf in self.plan.inputs)
+        levers, inputs = self.plan.levers, self.plan.inputs
+        kept = () if levers is None else levers.offload
+        hosted = {number for number, leaf in enumerate(inputs) if leaf.path in kept}
+        return tuple(named_shardings(self.mesh, [leaf.spec for leaf in inputs], hosted))
 
     def _make_program(self, call: TracedCall) -> _Program:
         plan = self.plan_for(call)
@@ -110,12 +117,14 @@ class PlannedStep(StepUnderPlan[_Program]):
         else:
             is_gpu = self.mesh.devices.flat[0].platform in _GPU_PLATFORMS
             flat = staged(reemitter.flat, _stages(plan.streams), on_streams=is_gpu)
+        hosted = HostedLeaves.of(call)
+        flat = hosted.around(flat)
         out_tree = jax.tree.structure(call.result)
 
         def planned_step(*args: Any, **kwargs: Any) -> Any:
             return jax.tree.unflatten(out_tree, flat(*jax.tree.leaves((args, kwargs))))
 
-        outputs = [_sharding(self.mesh, leaf.spec) for leaf in plan.outputs]
+        outputs = named_shardings(self.mesh, [leaf.spec for leaf in plan.outputs], hosted.outputs)
         run = jax.jit(
             planned_step,
             out_shardings=jax.tree.unflatten(out_tree, outputs),
@@ -161,7 +170,3 @@ def _stages(streams: StreamsRecord) -> list[StageSites]:
         )
         for stage in streams.stages
     ]
-
-
-def _sharding(mesh: Mesh, spec: Spec) -> NamedSharding:
-    return NamedSharding(mesh, PartitionSpec(*spec))

@@ -19,7 +19,7 @@ from automap.plan.program import OUTSIDE, ProgramRecord, TaskKind, TaskText
 from automap.program.problem import Problem
 from automap.simulate.region import Node, NodeKind, Region
 from automap.simulate.spmd import LINK, Run, SpmdTimeline
-from automap.simulate.spmd_program import NEW_MEMORY, device_program
+from automap.simulate.spmd_program import HOST_MEMORY, NEW_MEMORY, device_program
 from automap.simulate.trace import Event, Lane
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Op
@@ -33,6 +33,10 @@ _KINDS: Final[Mapping[tuple[NodeKind, bool], TaskKind]] = {
     (NodeKind.COLLECTIVE, False): "collective",
     (NodeKind.COLLECTIVE, True): "urgent",
     (NodeKind.LOOP, False): "loop",
+}
+_NO_OPS: Final = {
+    NEW_MEMORY: ("new memory", Phase.FORWARD),
+    HOST_MEMORY: ("host memory", Phase.UPDATE),
 }
 _WHAT: Final = {kind: key for key, kind in _KINDS.items()}
 
@@ -50,7 +54,8 @@ def recorded_program(
     # tag in the op's name.
     names = _Names(evaluator.tables.program.problem, priced, mesh_names, source_of_site)
     rows = _Rows(names)
-    rows.add(device_program(evaluator.tables, priced, evaluator.fresh_seconds(priced)), OUTSIDE)
+    fresh, host = evaluator.fresh_seconds(priced), evaluator.estimate(priced).host_seconds
+    rows.add(device_program(evaluator.tables, priced, fresh, host), OUTSIDE)
     return rows.record()
 
 
@@ -96,11 +101,12 @@ class _Names:
     def of(self, node: Node) -> tuple[TaskText, float]:
         """The texts of a node, and the bytes of a collective."""
         graph, collectives = self.problem.graph, self.priced.collectives
-        # Taking new memory is no op of the program; it comes before the forward pass.
-        if node.number == NEW_MEMORY:
-            phase = _name(Phase.FORWARD)
+        # Neither is an op of the program: memory is taken before the forward pass, and what comes
+        # from the host's is waited for in the update.
+        if node.kind is NodeKind.KERNEL and node.number in _NO_OPS:
+            what, phase = _NO_OPS[node.number]
             return TaskText(
-                op="new memory", tensor="", op_name="", source="", phase=phase, axes=""
+                op=what, tensor="", op_name="", source="", phase=_name(phase), axes=""
             ), 0.0
         if node.kind is not NodeKind.COLLECTIVE:
             op = graph.ops[node.number]

@@ -25,8 +25,10 @@ from hlo_tools.graph import Graph
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
 
 
-# `Node.number` of what is no op: the first touch of the step's memory.
+# `Node.number` of what is no op: the first touch of the step's memory, and the wait for state that
+# the host's memory has.
 NEW_MEMORY = -1
+HOST_MEMORY = -2
 _NOTHING: frozenset[int] = frozenset()
 
 
@@ -167,10 +169,13 @@ class _Builder:
             self.late.clear()
 
 
-def device_program(tables: Tables, priced: Priced, fresh_seconds: float = 0.0) -> Region:
+def device_program(
+    tables: Tables, priced: Priced, fresh_seconds: float = 0.0, host_seconds: float = 0.0
+) -> Region:
     """The program of one device: one run of each kernel and collective takes what `priced` says.
 
-    It begins with taking the memory that is new to it, if that takes `fresh_seconds`.
+    It begins with taking the memory that is new to it, if that takes `fresh_seconds`, and ends with
+    `host_seconds` of waiting for the host's memory.
     """
     builder = _Builder(tables, priced)
     if fresh_seconds:
@@ -179,6 +184,19 @@ def device_program(tables: Tables, priced: Priced, fresh_seconds: float = 0.0) -
         )
     for index in np.argsort(tables.program.position, kind="stable").tolist():
         builder.walk(index)
+    frame = builder.frames[0]
+    if host_seconds:
+        after = tuple(range(len(frame.nodes)))
+        slot = len(tables.order.kind)
+        frame.add(
+            Node(
+                kind=NodeKind.KERNEL,
+                number=HOST_MEMORY,
+                slot=slot,
+                after=after,
+                seconds=host_seconds,
+            )
+        )
     return Region(tuple(builder.frames[0].nodes))
 
 

@@ -55,6 +55,12 @@ _MEGACORE: Final = Source(
     "jax.experimental.pallas.tpu.ChipVersion.html",
     note="v4 and v5p have two TensorCores a chip and Megacore: both are one JAX device",
 )
+_PCIE: Final = Source(
+    field="host_bytes_per_s",
+    document="https://jax-ml.github.io/scaling-book/tpus",
+    note="PCIe: about 15 GB/s per chip, 32 GB/s of v6e; tpu7x, which is not named, as v6e, half of"
+    " a chip's for each die",
+)
 _F32_IS_BF16: Final = Source(
     field="flops_per_s.f32",
     document="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
@@ -80,6 +86,7 @@ def _tpu(
     estimated: Source = _ESTIMATED_TPU,
     tile: int = 128,
     cores: int = 1,
+    host_gb_per_s: float = 15,
     tflops: dict[str, float],
     note: str,
     page: str = "",
@@ -103,6 +110,7 @@ def _tpu(
         class_efficiency=(("reduce", 0.4), ("copy", copies[0]), ("turn", copies[1])),
         matmul_tile=tile,
         cores=cores,
+        host_bytes_per_s=host_gb_per_s * 1e9,
         source=(
             Source(
                 field="hbm_bytes_per_s, flops_per_s",
@@ -110,6 +118,7 @@ def _tpu(
                 note=note,
             ),
             _USABLE_TPU,
+            _PCIE,
             _F32_IS_BF16,
             vmem,
             _TILE,
@@ -192,6 +201,7 @@ DEVICES: Final[dict[str, Device]] = {
             hbm_gb_per_s=1638,
             vmem_mib=128,
             tile=256,
+            host_gb_per_s=32,
             tflops={"bf16": 918, "s8": 1836},
             note="32 GB, 1638 GB/s, 918 TFLOPs bf16, 1836 TOPs int8",
         ),
@@ -201,6 +211,7 @@ DEVICES: Final[dict[str, Device]] = {
             hbm_gb_per_s=3690,
             vmem_mib=64,
             tile=256,
+            host_gb_per_s=16,
             tflops={"bf16": 1153.5, "f8e4m3fn": 2307},
             note="half a chip: the two dies of a chip (192 GiB, 7380 GB/s, 2307 TFLOPs bf16, 4614"
             " fp8) are two JAX devices",
@@ -215,6 +226,7 @@ DEVICES: Final[dict[str, Device]] = {
             matmul_efficiency=0.8,
             memory_efficiency=0.8,
             launch_seconds=5e-6,
+            host_bytes_per_s=10e9,
             source=(
                 Source(
                     field="all",

@@ -12,7 +12,7 @@ the GB300 of a full GB300 GPU (NVIDIA Blackwell Ultra architecture brief).
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from automap.errors import TopologyError
 from automap.topology.model import Device, Source, Topology
@@ -43,6 +43,11 @@ _MEASURED: Final = Source(
 )
 
 
+# A PCIe 3.0 x16 slot moves 15.75 GB/s in one direction, of which packets leave about 12
+# (`automap.topology.gpu_links`); each generation after it twice that.
+_HOST_GB_PER_S: Final = {"PCIe 3.0": 12.0, "PCIe 4.0": 24.0, "PCIe 5.0": 48.0, "C2C": 180.0}
+
+
 def _gpu(
     name: str,
     *,
@@ -53,6 +58,8 @@ def _gpu(
     document: str,
     note: str,
     measured: str = "",
+    host: Literal["PCIe 3.0", "PCIe 4.0", "PCIe 5.0", "C2C"] = "PCIe 3.0",
+    slot_shared_by: int = 1,
 ) -> Device:
     datasheet = Source(
         field="memory_bytes, hbm_bytes_per_s, flops_per_s", document=document, note=note
@@ -69,7 +76,32 @@ def _gpu(
         # What a kernel costs at least, however small; calibrate for the figure of a machine.
         launch_seconds=4e-6,
         measured=measured,
-        source=(datasheet, *f32, *((_MEASURED,) if measured else ()), _ASSUMED, _LAUNCH),
+        host_bytes_per_s=_HOST_GB_PER_S[host] * 1e9 / slot_shared_by,
+        source=(
+            datasheet,
+            *f32,
+            *((_MEASURED,) if measured else ()),
+            _C2C if host == "C2C" else _slot(host, slot_shared_by),
+            _ASSUMED,
+            _LAUNCH,
+        ),
+    )
+
+
+_C2C: Final = Source(
+    field="host_bytes_per_s",
+    document="NVIDIA GB200 NVL72 datasheet; the rest is an assumption",
+    note="NVLink-C2C moves 900 GB/s between a Grace and its two GPUs, both directions together: 225"
+    " of each GPU in one direction, of which 0.8 are assumed to be reached",
+)
+
+
+def _slot(host: str, shared_by: int) -> Source:
+    shared = f", shared by {shared_by} GPUs" if shared_by > 1 else ""
+    return Source(
+        field="host_bytes_per_s",
+        document=f"PCI-SIG, {host}",
+        note=f"an x16 slot{shared}, of whose peak 12 / 15.75 are left for data",
     )
 
 
@@ -96,6 +128,7 @@ GPUS: Final[tuple[Device, ...]] = (
         # Kepler has no arithmetic in half types: they run as f32.
         tflops={"f64": 1.46, "f32": 4.37},
         matmul_efficiency=0.65,
+        slot_shared_by=2,
         document="NVIDIA Tesla K80 GPU Accelerator board specification (BD-07317-001)",
         note="one of the two GPUs of a board: half of 24 GB, 480 GB/s, 8.74 TFLOPS f32 and 2.91 f64"
         " at boost clocks (5.6 f32 at base clocks)",
@@ -152,6 +185,7 @@ GPUS: Final[tuple[Device, ...]] = (
         hbm_gb_per_s=1555,
         tflops=_A100_TFLOPS,
         matmul_efficiency=0.8,
+        host="PCIe 4.0",
         document="NVIDIA A100 Tensor Core GPU datasheet (A100 40GB SXM)",
         note=f"40 GB, 1555 GB/s; {_A100_NOTE}",
     ),
@@ -161,6 +195,7 @@ GPUS: Final[tuple[Device, ...]] = (
         hbm_gb_per_s=2039,
         tflops=_A100_TFLOPS,
         matmul_efficiency=0.8,
+        host="PCIe 4.0",
         document="NVIDIA A100 Tensor Core GPU datasheet (A100 80GB SXM)",
         note=f"80 GB, 2039 GB/s; {_A100_NOTE}",
     ),
@@ -171,6 +206,7 @@ GPUS: Final[tuple[Device, ...]] = (
         tflops=_HOPPER_TFLOPS,
         matmul_efficiency=0.7,
         measured="h100",
+        host="PCIe 5.0",
         document="NVIDIA H100 Tensor Core GPU datasheet (H100 SXM)",
         note="80 GB, 3.35 TB/s; half the sparse rates shown: TF32 495, bf16 989, fp8 1979",
     ),
@@ -181,6 +217,7 @@ GPUS: Final[tuple[Device, ...]] = (
         tflops=_HOPPER_TFLOPS,
         matmul_efficiency=0.7,
         measured="h100",
+        host="PCIe 5.0",
         document="NVIDIA H200 Tensor Core GPU datasheet (H200 SXM)",
         note="141 GB, 4.8 TB/s; the rates of H100 SXM",
     ),
@@ -194,6 +231,7 @@ GPUS: Final[tuple[Device, ...]] = (
         },
         matmul_efficiency=0.7,
         measured="b200",
+        host="PCIe 5.0",
         document="NVIDIA DGX B200 datasheet and user guide; NVIDIA Blackwell architecture brief"
         " (HGX B200)",
         note="an eighth of 1,440 GB (192 GB of HBM3e, 180 usable) and 64 TB/s; dense rates: TF32"
@@ -209,6 +247,7 @@ GPUS: Final[tuple[Device, ...]] = (
         },
         matmul_efficiency=0.7,
         measured="b200",
+        host="C2C",
         document="NVIDIA GB200 NVL72 datasheet; NVIDIA Blackwell architecture brief (GB200)",
         note="half of a superchip's 372 GB and 16 TB/s; half the sparse rates shown, a 72nd of the"
         " rack: TF32 1250, bf16 2500, fp8 5000, fp4 10000",
@@ -223,6 +262,7 @@ GPUS: Final[tuple[Device, ...]] = (
         },
         matmul_efficiency=0.7,
         measured="b200",
+        host="C2C",
         document="NVIDIA GB300 NVL72 datasheet; https://verda.com/blog/gb300-nvl72-architecture",
         note="a 72nd of the rack's 20 TB, 576 TB/s and 100 TFLOPS f64; dense rates: TF32 1250, bf16"
         " 2500, fp8 5000, fp4 15000, int8 165",

@@ -71,6 +71,8 @@ class Device:
     `fresh_seconds_per_byte` is what memory costs that a runtime takes from its operating system
     anew in every step; 0 where it keeps a pool. `measured` names the GPU whose measured products
     (`automap.topology.measured.products`) stand in place of the roofline's; "" is none.
+    `host_bytes_per_s` goes between the device and its host's memory, in each direction at the same
+    time; 0 where that is not known, and nothing is kept there.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Device:
     cores: int = 1
     fresh_seconds_per_byte: float = 0.0
     measured: str = ""
+    host_bytes_per_s: float = 0.0
     source: tuple[Source, ...] = ()
 
     def __post_init__(self) -> None:
@@ -111,6 +114,7 @@ class Device:
         checks.check_integer("matmul_tile", self.matmul_tile, low=1, high=4096)
         checks.check_integer("cores", self.cores, low=1, high=4096)
         checks.check_not_negative("fresh_seconds_per_byte", self.fresh_seconds_per_byte)
+        checks.check_not_negative("host_bytes_per_s", self.host_bytes_per_s)
         if self.measured:
             checks.check_choice("measured", self.measured, PRODUCT_TABLES)
 
@@ -232,9 +236,9 @@ class Topology:
 
 
 def _row_to_dict(row: dict[str, Any]) -> dict[str, Any]:
-    """Without a measurement where there is none, as files from before there were any."""
+    """Without what was added later where there is none, as files from before."""
     data = row | {"source": list(row["source"])}
-    return data if data["measured"] else {k: v for k, v in data.items() if k != "measured"}
+    return {k: v for k, v in data.items() if v or k not in ("measured", "host_bytes_per_s")}
 
 
 def device_to_dict(device: Device) -> dict[str, Any]:

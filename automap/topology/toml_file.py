@@ -31,7 +31,8 @@ example:
     latency_seconds = 10e-6
 
 A level may also have `measured = "nvswitch-3"`, and a device `measured = "h100"`: links and
-products are then those that were measured on such a machine (`automap.topology.measured`).
+products are then those that were measured on such a machine (`automap.topology.measured`). With
+`host_bytes_per_s`, of the link to its host in one direction, state may be kept in host memory.
 
 One with devices of several kinds, or links of no regular form, is a graph, the fields of `Graph`:
 

@@ -37,7 +37,7 @@ def given_file(index: int) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanShardings:
     """A plan as a compiler needs it: the mesh with the order of its devices, specs of flat inputs
-    and outputs, donation.
+    and outputs, donation, and the numbers of inputs and outputs that are in the host's memory.
     """
 
     axes: tuple[tuple[str, int], ...]
@@ -45,6 +45,8 @@ class PlanShardings:
     inputs: tuple[Spec, ...]
     outputs: tuple[Spec, ...]
     donated: tuple[int, ...]
+    hosted_inputs: tuple[int, ...] = ()
+    hosted_outputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

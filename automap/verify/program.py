@@ -16,13 +16,15 @@ from typing import Any
 
 import jax
 from jax import export
-from jax.sharding import AbstractDevice, AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
 
 from automap.errors import InputError
+from automap.jaxpr.hosted import HostedLeaves
 from automap.jaxpr.reemit import Reemitter
 from automap.jaxpr.rematerialize import levered_call
 from automap.plan.record import PlanRecord, Spec, check_is_one_program
 from automap.program.check import check_is_planned
+from automap.runtime.meshes import named_shardings
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.topology.model import Platform
@@ -61,7 +63,13 @@ class PlannedProgram:
             inputs=tuple(leaf.spec for leaf in self.plan.inputs),
             outputs=tuple(leaf.spec for leaf in self.plan.outputs),
             donated=tuple(sorted(self.call.donated)),
+            hosted_inputs=tuple(sorted(self._hosted.inputs)),
+            hosted_outputs=tuple(sorted(self._hosted.outputs)),
         )
+
+    @property
+    def _hosted(self) -> HostedLeaves:
+        return HostedLeaves.of(self.call)
 
     def exported(self, platform: Platform) -> ExportedStep:
         """The step as planned, on all devices. Raises `InputError` for what cannot be exported."""
@@ -98,23 +106,22 @@ class PlannedProgram:
         """The jitted step with the plan's shardings, and its abstract inputs."""
         shardings, mesh = self.shardings, self._mesh
         constraints = {c.at: PartitionSpec(*c.spec) for c in self.plan.constraints}
+        flat = self.reemitter.constrained(constraints, mesh, names="sites")
         step = jax.jit(
-            self.reemitter.constrained(constraints, mesh, names="sites"),
-            out_shardings=[NamedSharding(mesh, PartitionSpec(*spec)) for spec in shardings.outputs],
+            self._hosted.around(flat),
+            out_shardings=named_shardings(mesh, shardings.outputs, shardings.hosted_outputs),
             donate_argnums=shardings.donated,
             keep_unused=True,
         )
-        return step, self._inputs(mesh, shardings.inputs)
+        return step, self._inputs(mesh, shardings.inputs, shardings.hosted_inputs)
 
-    def _inputs(self, mesh: AbstractMesh | None, specs: Sequence[Spec]) -> list[Any]:
+    def _inputs(
+        self, mesh: AbstractMesh | None, specs: Sequence[Spec], hosted: Sequence[int] = ()
+    ) -> list[Any]:
+        shardings = [None] * len(specs) if mesh is None else named_shardings(mesh, specs, hosted)
         return [
-            jax.ShapeDtypeStruct(
-                a.shape,
-                a.dtype,
-                weak_type=a.weak_type,
-                sharding=None if mesh is None else NamedSharding(mesh, PartitionSpec(*spec)),
-            )
-            for a, spec in zip(self.call.jaxpr.in_avals, specs, strict=True)
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=a.weak_type, sharding=sharding)
+            for a, sharding in zip(self.call.jaxpr.in_avals, shardings, strict=True)
         ]
 
 

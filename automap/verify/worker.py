@@ -22,15 +22,14 @@ from typing import Any, Final
 import jax
 from jax import export
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from automap.atomic_file import write_atomically
 from automap.choices import CompilerName
 from automap.jax_compat import compiled_proto
-from automap.plan.checks import Spec
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, parse
-from automap.runtime.meshes import mesh_on
+from automap.runtime.meshes import mesh_on, named_shardings
 from automap.verify.compilers import CompilerMachine, compile_options
 from automap.verify.gpu_targets import gpu_target
 from automap.verify.messages import (
@@ -98,16 +97,13 @@ def planned_step(artifact: bytes, mesh: Mesh, plan: PlanShardings) -> tuple[Any,
 
     run = jax.jit(
         step,
-        out_shardings=_shardings(mesh, plan.outputs),
+        out_shardings=named_shardings(mesh, plan.outputs, plan.hosted_outputs),
         donate_argnums=plan.donated,
         keep_unused=True,  # donation counts all inputs
     )
-    avals = zip(exported.in_avals, _shardings(mesh, plan.inputs), strict=True)
+    inputs = named_shardings(mesh, plan.inputs, plan.hosted_inputs)
+    avals = zip(exported.in_avals, inputs, strict=True)
     return run, [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s) for a, s in avals]
-
-
-def _shardings(mesh: Mesh, specs: Sequence[Spec]) -> list[NamedSharding]:
-    return [NamedSharding(mesh, PartitionSpec(*spec)) for spec in specs]
 
 
 def _answer(request: Request, folder: Path, start: float) -> Answer:

@@ -65,7 +65,10 @@ def test_records_are_read_back_as_they_were(kind, blocks, places, microbatches):
         (("recompute_seconds",), -1.0, "levers.recompute_seconds: got"),
         (("without", "peak_bytes"), 2**70, "levers.without.peak_bytes: got"),
         (("without", "step_seconds"), "1", "levers.without.step_seconds: got"),
-        (("offload",), [], "levers.offload: unknown field"),
+        (("offload",), ["[0]['p']", "[0]['p']"], "a path that was not there yet"),
+        (("offload",), ["[0]; import os"], "role is optimizer state"),
+        (("host_bytes",), -1, "levers.host_bytes: got"),
+        (("host",), [], "levers.host: unknown field"),
     ],
 )
 def test_what_makes_no_sense_is_refused(path, value, message):

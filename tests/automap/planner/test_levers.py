@@ -143,7 +143,7 @@ def test_a_lever_that_is_named_is_tried_where_all_fits():
 
 @pytest.mark.parametrize("given", ["none,remat", "auto,remat"])
 def test_auto_and_none_stand_alone(given):
-    with pytest.raises(InputError, match="allowed: auto, none, or accumulate, remat"):
+    with pytest.raises(InputError, match="allowed: auto, none, or accumulate, offload, remat"):
         read_options(levers=given)
 
 

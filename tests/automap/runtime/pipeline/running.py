@@ -18,19 +18,18 @@ from automap.step.step import traced_call
 
 
 def record(devices, cuts, microbatches=4, schedule="1f1b", seconds=None) -> PipelineRecord:
-    """Stages on groups of as many `devices`, that end after `cuts`; `seconds` are (forward,
-    backward) of each, of which a weight pass has the half where it is apart.
+    """Stages of as many `devices`, that end after `cuts`; `seconds` are (forward, backward) of
+    each, of which a weight pass has the half where it is apart.
     """
-    apart, stages = schedule == "zero-bubble", len(cuts) + 1
+    apart = schedule == "zero-bubble"
     ends = np.cumsum([0, *devices])
-    groups = [tuple(range(ends[g], ends[g + 1])) for g in range(len(devices))]
-    seconds = seconds or [(1.0, 2.0)] * stages
+    seconds = seconds or [(1.0, 2.0)] * len(devices)
     return PipelineRecord(
         schedule=schedule,
         microbatches=microbatches,
         stages=tuple(
             StageRecord(
-                devices=groups[s % len(groups)],
+                devices=tuple(range(ends[s], ends[s + 1])),
                 cut_after=cut,
                 layers="",
                 forward_seconds=f,
