@@ -7,7 +7,9 @@ a limit of memory; its step is simulated. Beside it is what S equal stages witho
 wait, with F, B and W the means over the stages:
 
     gpipe, 1f1b   (S - 1) (F + B)                    B with the gradients of weights
-    zero-bubble   (S - 1) max(F, B, F + B - W)                                -> in: `closed_form`
+    zero-bubble   (S - 1) max(F, B, F + B - W)
+    interleaved   (S - 1) (F + B)    of stages half as long, two on each of S groups of devices
+                                                                              -> in: `closed_form`
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -67,13 +69,13 @@ def closed_form(record: PipelineRecord) -> float:
     )
     is_apart = any(stage.weights_seconds for stage in stages)
     each = max(f, b, f + b - w) if is_apart else f + b
-    return float((len(stages) - 1) * each)
+    return float((len(record.groups) - 1) * each)
 
 
 def best_record(setup: Setup, schedule: Schedule) -> PipelineRecord:
     """The stages that local search finds for a schedule."""
     limits = Limits(
-        stages=STAGES,
+        stages=STAGES * schedule.stages_per_group,
         microbatches=MICROBATCHES,
         memory_limit_bytes=float("inf"),
         deadline=Deadline.never(),

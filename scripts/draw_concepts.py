@@ -4,7 +4,7 @@
 
 planning.svg    from a step to a plan, with the numbers of GPT-124M on v5e:4x4
 split.svg       a perceptron's matrices under data parallelism and under Megatron, by their plans
-schedules.svg   GPipe and 1F1B on four equal stages with eight microbatches, by the simulator
+schedules.svg   the schedules on four equal stages with eight microbatches, by the simulator
 allreduce.svg   seconds of an all-reduce over its bytes on three machines, by the cost model
 
 `tests/scripts/test_draw_concepts.py` draws them again and compares.
@@ -25,7 +25,7 @@ import jax.numpy as jnp
 
 import automap
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.pipeline.schedules import pass_order, schedule_named
+from automap.pipeline.schedules import schedule_named
 from automap.plan.pipeline import PipelineRecord, ScheduleName
 from automap.program.problem_build import build_problem
 from automap.quantities import seconds_text
@@ -224,18 +224,22 @@ def pipeline_events(schedule: ScheduleName) -> list[dict[str, Any]]:
     )
     record = planned.pipeline
     assert record is not None  # noqa: S101 - a pipeline was asked for
-    # Equal stages with round numbers: a real profile would blur what the schedules do.
-    weights_seconds = 1e-3 if pass_order(schedule_named(schedule)).weights_apart else 0.0
+    # Equal stages with round numbers: a real profile would blur what the schedules do. Interleaved
+    # ones are half as long and come twice on each device.
+    order, each = schedule_named(schedule).order, schedule_named(schedule).stages_per_group
+    weights_seconds = 1e-3 if order is not None and order.weights_apart else 0.0
     stages = tuple(
         replace(
-            stage,
-            forward_seconds=1e-3,
-            backward_seconds=2e-3 - weights_seconds,
+            record.stages[0],
+            devices=(number % STAGES,),
+            cut_after=str(number) if number < STAGES * each - 1 else None,
+            forward_seconds=1e-3 / each,
+            backward_seconds=2e-3 / each - weights_seconds,
             weights_seconds=weights_seconds,
-            reduce_seconds=1e-3,
-            transfer_seconds=5e-5 if stage.cut_after else 0.0,
+            reduce_seconds=1e-3 / each,
+            transfer_seconds=5e-5 if number < STAGES * each - 1 else 0.0,
         )
-        for stage in record.stages
+        for number in range(STAGES * each)
     )
     equal = PipelineRecord(
         schedule=schedule,
@@ -249,7 +253,7 @@ def pipeline_events(schedule: ScheduleName) -> list[dict[str, Any]]:
 
 
 def draw_schedules() -> str:
-    """One row for each stage, one box for each pass with its microbatch's number."""
+    """One row for each device, one box for each pass with its microbatch's number."""
     shapes = []
     left, height, points_per_microsecond = 96, 24, 0.0185
     for number, (schedule, title) in enumerate(_TITLES.items()):
@@ -257,14 +261,14 @@ def draw_schedules() -> str:
         shapes.append(text(48, top - 18, title, size=15))
         for stage in range(STAGES):
             y = top + stage * (height + 4)
-            shapes.append(text(48, y + height / 2, f"stage {stage}", size=12))
+            shapes.append(text(48, y + height / 2, f"device {stage}", size=12))
         for event in pipeline_events(schedule):
             kind = event.get("cat")
             if kind not in _SHADE_OF_KIND:
                 continue
             details = event["args"]
-            stage = details["stage"]
-            x, y = left + event["ts"] * points_per_microsecond, top + stage * (height + 4)
+            device = details["stage"] % STAGES
+            x, y = left + event["ts"] * points_per_microsecond, top + device * (height + 4)
             shapes.append(
                 rectangle(x, y, event["dur"] * points_per_microsecond, height, _SHADE_OF_KIND[kind])
             )
@@ -272,14 +276,15 @@ def draw_schedules() -> str:
                 middle = x + event["dur"] * points_per_microsecond / 2
                 shapes.append(text(middle, y + height / 2, str(details["microbatch"]), size=11))
     kinds = "blue: forward, orange: backward, pink: weights, green: all-reduce and update"
-    shapes.append(text(380, 510, kinds))
-    return picture(760, 530, "The passes of a pipeline under three schedules", shapes)
+    shapes.append(text(380, 670, kinds))
+    return picture(760, 690, "The passes of a pipeline under four schedules", shapes)
 
 
 _TITLES: Final[Mapping[ScheduleName, str]] = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
     "zero-bubble": "Zero-bubble",
+    "interleaved": "Interleaved 1F1B, two stages on each device",
 }
 _SHADE_OF_KIND: Final = {
     "forward": SHADES[0],

@@ -31,7 +31,7 @@ from automap.pipeline.arrays import Arrays, Terms, from_lines, pipeline_arrays
 from automap.pipeline.fabric import Fabric, pipeline_fabric
 from automap.pipeline.profile.points import Points, coarsen
 from automap.pipeline.profile.profile import Profile, pipeline_profile
-from automap.pipeline.schedules import GPIPE, SCHEDULES
+from automap.pipeline.schedules import GPIPE, PRICED
 from automap.pipeline.search import simulated_seconds
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.solvers.local import at_servers, even_split, local_search, optimum
@@ -179,7 +179,7 @@ def _gap(other: Partition | None, best: Partition) -> str:
 
 def bounds(case: Case) -> Iterator[list[str]]:
     """V of the product's own model beside the simulation, at the optimum of each schedule."""
-    for schedule in SCHEDULES.values():
+    for schedule in PRICED:
         for microbatches in (8, 16):
             terms = Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=np.inf)
             arrays = pipeline_arrays(

@@ -4,6 +4,8 @@ best one.
 `automap.pipeline.fabric`     the links between stages on consecutive devices, as seconds per
                               byte
 `automap.pipeline.hybrid`     pipelines whose stages are sharded inside: `--space hybrid`
+`automap.pipeline.interleaved`  interleaved pipelines: their stages' seconds and bytes, and the
+                                search for their cuts
 `automap.pipeline.profile`    what a step costs item by item along its forward pass, and what a
                               cut there sends and stores
 `automap.pipeline.schedules`  the schedules of pipelines: a file for each, and an entry in
@@ -12,6 +14,4 @@ best one.
                               microbatches M and schedules, the best partition of each
 `automap.pipeline.simulation`  the simulated step of a plan's pipeline: what each stage does,
                                what it waits for, and when
-`automap.pipeline.task_graph`  the task graph of a pipelined step, for the simulator: the oracle
-                               of the value function
 """

@@ -14,8 +14,11 @@ as a linear model that starts from the first device).
                        the devices behind one port share it, on rings and lines those of one line
                        share its border                                      -> in: `_matched`
     latency[e]         of that level
+    back[r]            seconds per byte from the last r units to the first r, where interleaved
+                       stages go on at the first group of devices           -> in: `_back`
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
@@ -38,7 +41,8 @@ MAX_UNITS: Final = 64
 @dataclass(frozen=True)
 class Fabric:
     """Arrays by unit boundaries: `reduce_seconds_per_byte` [U + 1, U + 1],
-    `transfer_seconds_per_byte` [U + 1, U + 1, U + 1], `latency_seconds` [U + 1].
+    `transfer_seconds_per_byte` [U + 1, U + 1, U + 1], `latency_seconds` [U + 1];
+    `back_seconds_per_byte` [U + 1] by units of each of the two groups.
 
     `boundary_level[e]` is the level of the links between units e - 1 and e, -1 at both ends: 0 is
     the innermost.
@@ -51,6 +55,12 @@ class Fabric:
     transfer_seconds_per_byte: np.ndarray
     latency_seconds: np.ndarray
     boundary_level: np.ndarray
+    back_seconds_per_byte: np.ndarray
+
+    @property
+    def back_latency_seconds(self) -> float:
+        """From the last group of units to the first: of the outermost level."""
+        return float(self.latency_seconds[int(self.boundary_level.argmax())])
 
 
 def pipeline_fabric(topology: Topology, transfers: Transfers = "matched") -> Fabric:
@@ -77,6 +87,7 @@ def pipeline_fabric(topology: Topology, transfers: Transfers = "matched") -> Fab
         transfer_seconds_per_byte=np.ascontiguousarray(transfer),
         latency_seconds=latency,
         boundary_level=levels,
+        back_seconds_per_byte=_back(topology, transfers, unit, n),
     )
 
 
@@ -129,6 +140,29 @@ def _group(topology: Topology, first: int, end: int) -> tuple[Span, ...]:
         if ranks > 1:
             group.append(Span(level=replace(level, shared_by=sharing), ranks=ranks))
     return tuple(group)
+
+
+def _back(topology: Topology, transfers: Transfers, unit: int, n: int) -> np.ndarray:
+    """back[r]: as `matched` and `adjacent`, of groups of the same size, which meet no boundary."""
+    result = np.zeros(n + 1)
+    sizes = _inner_sizes(topology)
+    for r in (r for r in range(1, n // 2 + 1) if topology.levels):
+        count, load = r * unit, defaultdict[tuple[int, int, int], float](float)
+        for a in range(count):
+            source, target = (n - r) * unit + a, a
+            number = next(x for x, p in enumerate(sizes[1:]) if source // p == target // p)
+            level = topology.levels[number]
+            is_switch = level.kind == "switch"
+            share = (1.0 if transfers == "adjacent" else 1.0 / count) / level.bytes_per_s
+            for side, device in enumerate((source, target)):
+                port = device // level.shared_by
+                if not is_switch:
+                    port = device // sizes[number + 1] * sizes[number + 1] + device % sizes[number]
+                load[side, number, port] += share if is_switch else 2 * share
+            if transfers == "adjacent":
+                break
+        result[r] = max(load.values())
+    return result
 
 
 def _matched_table(topology: Topology, unit: int, n: int) -> np.ndarray:

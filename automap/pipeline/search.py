@@ -17,6 +17,10 @@ then. The first takes milliseconds a choice, so that there is a plan soon, and a
 optimum before anything is solved; the last is left out if its solver is not compiled yet and there
 is no time for that                                                             -> in: `_Search`
 
+Interleaved pipelines have a search of their own, which proves nothing
+(`automap.pipeline.interleaved`): it comes before the exact solver, and in its place the least step
+that there can be of each choice is part of the bound        -> in: `_Search.interleave`
+
 Agents learnt of schedules whose backward pass is one, so they try those only
                                                                     -> in: `_schedules`
 `agent` infers in milliseconds (`automap.pipeline.agent`, Auto-MAP section 3.5), `agent-gap` solves
@@ -32,22 +36,26 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from automap.deadline import Deadline
-from automap.errors import InfeasiblePlanError
 from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
 from automap.pipeline.arrays import Arrays, Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
+from automap.pipeline.interleaved import best_cuts, group_counts, interleaved_stages, least_step
 from automap.pipeline.online.game import ideal_seconds
 from automap.pipeline.online.pivots import pivot_filter
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import SCHEDULES, Schedule, pass_order
+from automap.pipeline.schedules import (
+    ONE_FORWARD_ONE_BACKWARD,
+    SEARCHED,
+    Interleaved,
+    Schedule,
+    pass_order,
+)
 from automap.pipeline.solvers.exact import Partition, Solved, compile_seconds, solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search
 from automap.pipeline.solvers.stage_options import least_bytes
-from automap.pipeline.task_graph import pipeline_seconds, stage_seconds
-from automap.plan.explain import all_the_same_text
+from automap.pipeline.task_graph import StageSeconds, pipeline_seconds, stage_seconds
 from automap.plan.pipeline import MOST_PASSES
-from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
 
 
@@ -56,7 +64,7 @@ if TYPE_CHECKING:
 
 # Small numbers densely, then in wider steps: each is tried with all microbatches and schedules.
 AUTO_STAGES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-"""Numbers of stages that `auto` tries."""
+"""Numbers of stages that `auto` tries; of interleaved pipelines, numbers of groups of devices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +78,7 @@ class Limits:
     memory_limit_bytes: float
     deadline: Deadline
     seed: int
-    schedules: Sequence[Schedule] = tuple(SCHEDULES.values())
+    schedules: Sequence[Schedule] = SEARCHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +95,21 @@ class PipelineProgress:
 
 @dataclass(frozen=True)
 class Choice:
-    """A partition with what it was found for, and its simulated step."""
+    """A partition with what it was found for, the seconds of its stages, and its simulated step.
+
+    Of an interleaved one `arrays` are those of 1F1B, whose passes are the same.
+    """
 
     terms: Terms
     arrays: Arrays
     partition: Partition
+    stages: Sequence[StageSeconds]
     step_seconds: float
+
+    @property
+    def groups(self) -> int:
+        """How many groups of devices there are."""
+        return len(self.partition.device_cuts) - 1
 
 
 @dataclass(frozen=True)
@@ -129,12 +146,17 @@ def find_pipeline(
     warnings: tuple[str, ...] = ()
     try:
         for each in _ROUNDS.get(strategy, (PIPELINE_STRATEGIES[strategy],)):
+            if each is _exact:
+                search.interleave()
             search.go_over(each)
+        if strategy == "local-search":
+            search.interleave()
     except OutOfBudget as end:
         warnings = (f"{end}; this is the best pipeline it had",)
     best, is_proven = search.best, strategy in PROVING and search.is_proven and not warnings
     # A choice that was left with nothing under its bound says only that none of it is below B.
-    bound = min(search.bound_seconds, best.step_seconds) if best and is_proven else None
+    least = min(search.bound_seconds, search.least_interleaved_seconds)
+    bound = min(least, best.step_seconds) if best and is_proven else None
     return PipelineSearchResult(best, bound, search.least_bytes, search.tried, warnings)
 
 
@@ -156,6 +178,7 @@ class _Search:
         self._never_fits = set[tuple[int, Terms]]()
         self.best: Choice | None = None
         self.bound_seconds, self.least_bytes = np.inf, np.inf
+        self.least_interleaved_seconds = np.inf
         self.tried, self.is_proven = 0, True
 
     @property
@@ -198,20 +221,63 @@ class _Search:
             self.bound_seconds = min(
                 self.bound_seconds, solved.least_seconds or solved.best.seconds
             )
-            seconds = simulated_seconds(arrays, solved.best, terms.schedule)
-            choice = Choice(terms, arrays, solved.best, seconds)
+            stages_seconds = stage_seconds(arrays, solved.best.cuts, solved.best.device_cuts)
+            seconds = pipeline_seconds(stages_seconds, terms.microbatches, terms.schedule)
+            choice = Choice(terms, arrays, solved.best, stages_seconds, seconds)
             at = stages, terms
             self._known[at] = min(self._known[at], choice.step_seconds)
             if choice.step_seconds < self.seconds:
                 self.best = choice
 
+    def interleave(self) -> None:
+        """Look for interleaved pipelines, where one may be faster than the best step so far."""
+        limits, points = self._limits, self._points
+        counts = _microbatch_counts(points, limits)
+        pairs = [
+            (schedule, groups)
+            for schedule in limits.schedules
+            if isinstance(schedule, Interleaved)
+            for groups in group_counts(points, self._fabric, schedule, limits.stages, AUTO_STAGES)
+        ]
+        for schedule, groups in pairs:
+            most = MOST_PASSES // (groups * schedule.stages_per_group)
+            # The groups go through microbatches in rounds of as many as there are groups.
+            for m in (m for m in counts if m % groups == 0 and m <= most):
+                if self.best and limits.deadline.is_over:
+                    raise OutOfBudget(limits.deadline.why_over)
+                what = f"interleaved pipelines on {groups} groups of devices"
+                all_tried = max(len(self._known), self.tried)
+                self._on_progress(PipelineProgress(what, self.tried, all_tried, self.seconds))
+                self._look_interleaved(groups, schedule, m)
+
+    def _look_interleaved(self, groups: int, schedule: Interleaved, microbatches: int) -> None:
+        limits = self._limits
+        terms = Terms(
+            microbatches=microbatches,
+            schedule=ONE_FORWARD_ONE_BACKWARD,
+            memory_limit_bytes=limits.memory_limit_bytes,
+        )
+        arrays = pipeline_arrays(self._points, self._fabric, terms)
+        if not arrays.usable[arrays.n_units // groups]:
+            return
+        least = least_step(arrays, groups)
+        self.least_interleaved_seconds = min(self.least_interleaved_seconds, least)
+        self.tried += 1
+        if least >= self.seconds:
+            return
+        cuts = best_cuts(arrays, self._fabric, schedule, groups, limits.deadline)
+        if cuts is not None and cuts.seconds < self.seconds:
+            stages = interleaved_stages(arrays, self._fabric, cuts.cuts, groups)
+            terms = replace(terms, schedule=schedule)
+            self.best = Choice(terms, arrays, cuts, stages, cuts.seconds)
+
 
 def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[int, Terms]]:
-    """What a search tries: S, and M with a schedule."""
-    batch = points.profile.batch_size
+    """What a search tries of pipelines with one stage a group: S, and M with a schedule."""
     most = min(fabric.n_units, int(points.may_cut[1:-1].sum()) + 1)
+    schedules = [s for s in limits.schedules if not isinstance(s, Interleaved)]
     stage_counts = (limits.stages,) if limits.stages else AUTO_STAGES
-    counts = (limits.microbatches,) if limits.microbatches else _powers(batch)
+    counts = _microbatch_counts(points, limits)
     for stages in stage_counts:
         # One microbatch keeps all stages but one idle.
         several = [
@@ -221,7 +287,7 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
         ]
         # Few microbatches leave bubbles, many leave small ones: the middle bounds the rest soonest.
         for microbatches in sorted(several or counts, key=lambda m: abs(np.log2(m / (4 * stages)))):
-            for schedule in limits.schedules if stages <= most else ():
+            for schedule in schedules if stages <= most else ():
                 # One stage waits for nothing that weight passes could fill.
                 if stages == 1 and pass_order(schedule).weights_apart:
                     continue
@@ -239,11 +305,15 @@ def _schedules(limits: Limits, strategy: str) -> Sequence[Schedule]:
     """Those of the limits that a strategy knows."""
     if strategy not in _LEARNT:
         return limits.schedules
-    return [s for s in limits.schedules if not pass_order(s).weights_apart]
+    plain = [s for s in limits.schedules if not isinstance(s, Interleaved)]
+    return [s for s in plain if not pass_order(s).weights_apart]
 
 
-def _powers(batch: int) -> tuple[int, ...]:
-    """1 and the powers of two that divide the batch."""
+def _microbatch_counts(points: Points, limits: Limits) -> tuple[int, ...]:
+    """What is asked for; else 1 and the powers of two that divide the batch."""
+    if limits.microbatches:
+        return (limits.microbatches,)
+    batch = points.profile.batch_size
     return tuple(2**k for k in range(batch.bit_length()) if batch % 2**k == 0)
 
 
@@ -328,29 +398,3 @@ _LEARNT: Final = frozenset({"agent", "agent-gap", "rainbow"})
 """Strategies of agents."""
 PROVING: Final = frozenset({"auto", "exact", "agent-gap"})
 """Strategies that know how far what they found can be from the optimum."""
-
-
-def nothing_fits(
-    result: PipelineSearchResult, limits: Limits, points: Points, fabric: Fabric
-) -> InfeasiblePlanError:
-    """The error when no partition fits."""
-    stages = limits.stages or "any number of"
-    asked = (
-        f"{stages} stages and {limits.microbatches or 'any number of'} microbatches on "
-        f"{fabric.n_units * fabric.unit_devices} devices"
-    )
-    if np.isinf(result.least_bytes):
-        return InfeasiblePlanError(
-            f"there is no pipeline of {asked}: the devices of each stage must divide a "
-            "microbatch's examples, of a "
-            f"batch of {points.profile.batch_size}; use fewer microbatches, or other stages"
-        )
-    needed = round(result.least_bytes)
-    asked_for = {"other stages": limits.stages, "more microbatches": limits.microbatches}
-    more = "".join(f", {what}" for what, given in asked_for.items() if given)
-    return InfeasiblePlanError(
-        f"no pipeline of {asked} fits: the smallest needs {bytes_text(needed)} on a device, "
-        f"{bytes_text(round(limits.memory_limit_bytes))} are allowed; use --space hybrid, whose "
-        "stages can be sharded "
-        f"inside (ZeRO, tensor parallelism){more}; {all_the_same_text(needed)}"
-    )

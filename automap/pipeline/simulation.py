@@ -4,7 +4,8 @@ The record in the plan is enough: record -> seconds of its stages -> task graph
 (`automap.pipeline.task_graph`) -> timeline, the one that its planner had    -> in: `simulated_step`
 
 A stage is busy with its passes, the sum of its gradients and its update. In the rest of the step,
-its bubble, it waits:
+its bubble, its devices wait; those of interleaved stages for the pass of one of them, whose wait it
+is, and after the update of the last:
 
 stages      until another stage has made what the next pass needs
 transfers   from then on until that is here
@@ -13,7 +14,7 @@ end         after its update, until all stages have ended
 Nothing is known of a stage's devices apart, so in a trace the stage stands at its first device.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 import math
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from automap.pipeline.schedules import PASSES, Job, JobKind, schedule_named
+from automap.pipeline.schedules import PASSES, Job, JobKind, planned_schedule
 from automap.pipeline.task_graph import StageSeconds, pipeline_tasks
 from automap.plan.codec import encode
 from automap.plan.pipeline import PipelineRecord, device_names
@@ -53,7 +54,9 @@ class SimulatedStep:
         devices = np.array([len(stage.devices) for stage in self.record.stages])
         task_devices = devices[[job.stage for job in self.jobs]]
         busy = float((self.tasks.seconds * is_work) @ task_devices)
-        total = int(devices.sum()) * self.timeline.makespan_seconds
+        total = (
+            sum(len(group.devices) for group in self.record.groups) * self.timeline.makespan_seconds
+        )
         # Rounding of the two sums may leave less than nothing where no device waits.
         return max(1 - busy / total, 0.0) if total else 0.0
 
@@ -73,7 +76,7 @@ def simulated_step(record: PipelineRecord) -> SimulatedStep:
         )
         for stage in record.stages
     ]
-    tasks, jobs = pipeline_tasks(stages, record.microbatches, schedule_named(record.schedule))
+    tasks, jobs = pipeline_tasks(stages, record.microbatches, planned_schedule(record))
     return SimulatedStep(record=record, jobs=tuple(jobs), tasks=tasks, timeline=simulate(tasks))
 
 
@@ -145,10 +148,17 @@ class PipelineSimulationRecord:
         """Write the timeline for Perfetto, whole or not at all; raises `PlanError` if that cannot
         be done.
         """
-        names = {
-            row.devices[0]: f"stage {row.stage}: {device_names(row.devices)}" for row in self.stages
-        }
+        stages: dict[int, list[StageRow]] = {}
+        for row in self.stages:
+            stages.setdefault(row.devices[0], []).append(row)
+        names = {device: _lane_name(rows) for device, rows in stages.items()}
         save_trace(path, self.events, names)
+
+
+def _lane_name(rows: Sequence[StageRow]) -> str:
+    """`stage 1: devices 2 to 3`, `stages 1, 3: devices 2 to 3`."""
+    numbers = ", ".join(str(row.stage) for row in rows)
+    return f"stage{'s' * (len(rows) > 1)} {numbers}: {device_names(rows[0].devices)}"
 
 
 def simulate_pipeline(plan: PlanRecord, record: PipelineRecord) -> PipelineSimulationRecord:
@@ -172,10 +182,14 @@ def simulate_pipeline(plan: PlanRecord, record: PipelineRecord) -> PipelineSimul
 def _rows(step: SimulatedStep) -> Iterator[StageRow]:
     number = {job: task for task, job in enumerate(step.jobs)}
     # A record has the seconds of one microbatch; a row those of all M.
-    record, m = step.record, step.record.microbatches
+    record, m, line = step.record, step.record.microbatches, step.timeline
+    waits = _waits(step, number)
     for s, stage in enumerate(record.stages):
-        end = step.timeline.end_seconds[number[Job("all-reduce", s, 0)]]
-        for_stages, for_transfers = _waits(step, number, s)
+        # Of a group's stages the one that ends last waits for the end of the step.
+        group = range(s % len(record.groups), len(record.stages), len(record.groups))
+        ends = {r: float(line.end_seconds[number[Job("all-reduce", r, 0)]]) for r in group}
+        is_last = s == max(ends, key=lambda r: (ends[r], r))
+        for_stages, for_transfers = waits[s]
         sends = m if s < len(record.stages) - 1 else 0
         yield StageRow(
             stage=s,
@@ -186,7 +200,7 @@ def _rows(step: SimulatedStep) -> Iterator[StageRow]:
             reduce_seconds=stage.reduce_seconds,
             stage_wait_seconds=for_stages,
             transfer_wait_seconds=for_transfers,
-            end_wait_seconds=step.timeline.makespan_seconds - float(end),
+            end_wait_seconds=line.makespan_seconds - ends[s] if is_last else 0.0,
             sends=sends,
             sent_bytes=sends * stage.sent_bytes,
             link_seconds=sends * stage.transfer_seconds,
@@ -195,23 +209,28 @@ def _rows(step: SimulatedStep) -> Iterator[StageRow]:
         )
 
 
-def _waits(step: SimulatedStep, number: dict[Job, int], s: int) -> tuple[float, float]:
-    """Seconds in which stage s waits before its passes: for other stages, and for transfers."""
-    line = step.timeline
-    passes = [task for task, job in enumerate(step.jobs) if job.stage == s and job.kind in PASSES]
-    for_stages = for_transfers = free = 0.0
-    for task in passes:
-        gap = float(line.start_seconds[task]) - free
-        free = float(line.end_seconds[task])
+def _waits(step: SimulatedStep, number: dict[Job, int]) -> list[tuple[float, float]]:
+    """By stage, the seconds in which its devices wait before its passes: for other stages, and for
+    transfers.
+    """
+    line, groups = step.timeline, len(step.record.groups)
+    for_stages, for_transfers = np.zeros((2, len(step.record.stages)))
+    free = [0.0] * groups
+    for task, job in enumerate(step.jobs):
+        # In topological order the passes of a group come in the order in which it does them.
+        if job.kind not in PASSES:
+            continue
+        gap = float(line.start_seconds[task]) - free[job.stage % groups]
+        free[job.stage % groups] = float(line.end_seconds[task])
         if gap > 0:
             # The pass began when its transfer ended. Of the gap before it the transfer explains
             # what it took from being ready to its end, queueing on the link included; in the rest
             # the other stage had not made it yet.
-            transfer = number[_arrival(step.jobs[task])]
+            transfer = number[_arrival(job)]
             moving = float(line.end_seconds[transfer] - line.ready_seconds[transfer])
-            for_transfers += min(gap, moving)
-            for_stages += max(gap - moving, 0.0)
-    return for_stages, for_transfers
+            for_transfers[job.stage] += min(gap, moving)
+            for_stages[job.stage] += max(gap - moving, 0.0)
+    return list(zip(for_stages.tolist(), for_transfers.tolist(), strict=True))
 
 
 def _arrival(job: Job) -> Job:

@@ -2,15 +2,17 @@
 
 Tasks are the passes of each microbatch in each stage, on the stage; the transfer of each microbatch
 over each boundary, forward and backward on the two directions of its link; and one all-reduce per
-stage, on its devices' links. A stage works in the fixed order of its schedule
-(`automap.pipeline.schedules`): each pass waits for the one before it in its stage, and for what
-comes over its link.
+stage, on its devices' links. A group of devices has one stage, or interleaved ones, and works in
+the fixed order of its schedule (`automap.pipeline.schedules`): each pass waits for the one before
+it in its group, and for what comes over its link. The stages of a group share its links, and sum
+their gradients after the last pass of all of them.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from automap.errors import InputError
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.schedules import Job, Schedule
 from automap.simulate.tasks import Tasks, simulate
@@ -60,18 +62,22 @@ def stage_seconds(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> 
 def pipeline_tasks(
     stages: list[StageSeconds], microbatches: int, schedule: Schedule
 ) -> tuple[Tasks, list[Job]]:
-    """The task graph, and what each task does."""
+    """The task graph, and what each task does.
+
+    Raises `InputError` for a schedule whose passes wait for each other for ever.
+    """
     n = len(stages)
+    groups = n // schedule.stages_per_group
     predecessors: dict[Job, list[Job]] = {}
-    for s in range(n):
+    for group in range(groups):
         # One pass at a time, in the schedule's order: each waits for the one before it.
         before: Job | None = None
-        for job in schedule.passes(s, n, microbatches):
+        for job in schedule.passes(group, groups, microbatches):
             predecessors[job] = [] if before is None else [before]
             before = job
             # Activations come forward over the link before the stage, gradients back over the one
             # after it; a transfer starts as soon as what it sends is made.
-            m = job.microbatch
+            s, m = job.stage, job.microbatch
             if job.kind == "forward" and s > 0:
                 predecessors[job].append(Job("send forward", s - 1, m))
             if job.kind == "backward" and s < n - 1:
@@ -81,14 +87,21 @@ def pipeline_tasks(
             if job.kind == "backward" and s > 0:
                 predecessors[Job("send backward", s - 1, m)] = [job]
         assert before is not None  # noqa: S101 - there is at least one microbatch
-        # The gradients are summed over the replicas once, after the last pass of the stage.
-        predecessors[Job("all-reduce", s, 0)] = [before]
+        # The gradients are summed over the replicas once, after the last pass of the group.
+        for s in range(group, n, groups):
+            predecessors[Job("all-reduce", s, 0)] = [before]
     order = _topological(predecessors)
+    if len(order) < len(predecessors):
+        raise InputError(
+            f"under the schedule {schedule.name!r} of {microbatches} microbatches on {groups} "
+            "groups of devices passes wait for each other for ever; use another schedule, or "
+            "microbatches that the groups divide"
+        )
     number = {job: index for index, job in enumerate(order)}
     counts = [len(predecessors[job]) for job in order]
     tasks = Tasks(
         seconds=np.array([_seconds(stages, job) for job in order]),
-        resource=np.array([_resource(job, n) for job in order], np.int32),
+        resource=np.array([_resource(job, groups) for job in order], np.int32),
         first_predecessor=np.concatenate([[0], np.cumsum(counts)]),
         predecessors=np.array(
             [number[w] for job in order for w in sorted(predecessors[job], key=number.__getitem__)],
@@ -132,8 +145,8 @@ def _seconds(stages: list[StageSeconds], job: Job) -> float:
     }[job.kind]
 
 
-def _resource(job: Job, stages: int) -> int:
-    # Four resources for each stage: itself, the two directions of the link after it, and its
-    # devices' links among themselves, on which its AllReduce overlaps with other stages' work.
+def _resource(job: Job, groups: int) -> int:
+    # Four resources for each group: itself, the two directions of the link after it, and its
+    # devices' links among themselves, on which its AllReduce overlaps with other groups' work.
     lane = {"send forward": 1, "send backward": 2, "all-reduce": 3}
-    return lane.get(job.kind, 0) * stages + job.stage
+    return lane.get(job.kind, 0) * groups + job.stage % groups

@@ -154,7 +154,7 @@ def _pipeline_degrees(plan: PlanRecord, notes: list[str]) -> Degrees:
     pipeline = plan.pipeline
     assert pipeline is not None  # noqa: S101 - the caller has looked
     counts = sorted({len(stage.devices) for stage in pipeline.stages})
-    inside: dict[Role, int] = {"pipeline": len(pipeline.stages)}
+    inside: dict[Role, int] = {"pipeline": len(pipeline.groups)}
     if len(counts) == 1 and counts[0] > 1:
         inside["data"] = counts[0]
     if len(counts) > 1:
@@ -163,7 +163,9 @@ def _pipeline_degrees(plan: PlanRecord, notes: list[str]) -> Degrees:
     if any(stage.inside is not None for stage in pipeline.stages):
         notes.append("how stages are sharded inside is left out; their devices count as data")
     notes.append("where the stages are cut is left out: both programs cut layers evenly")
-    notes.append(f"the schedule is {pipeline.schedule}")
+    each = pipeline.stages_per_group
+    more = f", {each} stages on each group of devices" if each > 1 else ""
+    notes.append(f"the schedule is {pipeline.schedule}{more}")
     return Degrees(
         inside=inside, between={}, microbatches=pipeline.microbatches, notes=tuple(notes)
     )

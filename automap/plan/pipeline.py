@@ -21,7 +21,7 @@ from automap.plan.point import PointRecord
 from automap.quantities import bytes_text, seconds_text
 
 
-ScheduleName = Literal["gpipe", "1f1b", "zero-bubble"]
+ScheduleName = Literal["gpipe", "1f1b", "zero-bubble", "interleaved"]
 MOST_PASSES: Final = 2**17
 """Stages times microbatches: what a pipeline does is simulated pass by pass."""
 
@@ -84,7 +84,7 @@ class StageRecord:
     - `forward_seconds`, `backward_seconds`: of one microbatch on the whole stage.
     - `reduce_seconds`: of the sum of its gradients and its update, once in a step.
     - `sent_bytes`: of one microbatch to the next stage, and as many back.
-    - `peak_bytes`: on each of its devices.
+    - `peak_bytes`: on each of its devices, all stages that they have together.
     - `inside`: how it is sharded; None for replicas.
     - `transfer_seconds`: of `sent_bytes`, each way; 0 in older files.
     - `weights_seconds`: of one microbatch's gradients of weights, where the schedule has them apart
@@ -129,7 +129,8 @@ class PipelineRecord:
 
     - `schedule`: the order in which a stage runs its passes.
     - `microbatches`: M, equal parts of the batch.
-    - `stages`: in the order of the forward pass; each device is in one of them.
+    - `stages`: in the order of the forward pass; each device is in one of them. Interleaved, P
+      groups of devices have several stages each: stages s and s + P have the same devices.
     """
 
     schedule: ScheduleName
@@ -137,8 +138,8 @@ class PipelineRecord:
     stages: tuple[StageRecord, ...]
 
     def __post_init__(self) -> None:
-        """Raise `PlanError` for no microbatches or stages, devices in two stages, and cuts that are
-        not between stages.
+        """Raise `PlanError` for no microbatches or stages, devices in two stages whose schedule is
+        not interleaved, and cuts that are not between stages.
         """
         if not self.stages:
             raise refuse("stages", [], "at least one stage")
@@ -146,20 +147,50 @@ class PipelineRecord:
         most = MOST_PASSES // len(self.stages)
         if not 1 <= self.microbatches <= most:
             raise refuse("microbatches", self.microbatches, f"an integer from 1 to {most}")
-        taken = [device for stage in self.stages for device in stage.devices]
-        # Each stage holds its own parameters: on one device they would be counted apart.
-        if len(set(taken)) != len(taken):
-            raise refuse("stages", taken, "each device in one stage")
+        self._check_groups()
         for index, stage in enumerate(self.stages):
             is_last = index == len(self.stages) - 1
             if (stage.cut_after is None) != is_last:
                 allowed = "null for the last stage" if is_last else "where the stage ends"
                 raise refuse(f"stages[{index}].cut_after", stage.cut_after, allowed)
 
+    def _check_groups(self) -> None:
+        """Refuse devices that are in two groups, and stages that no turn of the groups gives."""
+        groups = self.groups
+        taken = [device for stage in groups for device in stage.devices]
+        if len(set(taken)) != len(taken):
+            raise refuse("stages", taken, "each device in one stage, or in one group of stages")
+        if self.schedule != "interleaved":
+            if len(groups) < len(self.stages):
+                allowed = 'each device in one stage, unless the schedule is "interleaved"'
+                raise refuse("stages", [list(s.devices) for s in self.stages], allowed)
+            return
+        turns = [self.stages[n % len(groups)].devices for n in range(len(self.stages))]
+        is_turn = turns == [stage.devices for stage in self.stages]
+        if not is_turn or len(groups) < 2 or len(self.stages) % len(groups):
+            got = [list(stage.devices) for stage in self.stages]
+            allowed = "two or more groups of devices, which have one stage after the other in turn"
+            raise refuse("stages", got, allowed)
+        if self.microbatches % len(groups):
+            allowed = f"a multiple of the {len(groups)} groups of devices of interleaved stages"
+            raise refuse("microbatches", self.microbatches, allowed)
+
+    @property
+    def groups(self) -> tuple[StageRecord, ...]:
+        """The first stage of each group of devices: all stages, unless they are interleaved."""
+        first = self.stages[0].devices
+        again = (n for n, s in enumerate(self.stages) if n and s.devices == first)
+        return self.stages[: next(again, len(self.stages))]
+
+    @property
+    def stages_per_group(self) -> int:
+        """How many stages each group of devices has."""
+        return len(self.stages) // len(self.groups)
+
     def check_devices(self, count: int) -> None:
         """Refuse devices that a machine of `count` does not have, or that no stage uses."""
         # The devices are those of the mesh: one that no stage uses would make it a smaller machine.
-        used = sorted(device for stage in self.stages for device in stage.devices)
+        used = sorted(device for stage in self.groups for device in stage.devices)
         if used != list(range(count)):
             raise refuse("pipeline.stages", used, f"all devices from 0 to {count - 1}")
 
@@ -196,10 +227,20 @@ def pipeline_text(record: PipelineRecord | None) -> str:
     """
     if record is None:
         return "no"
-    devices = "+".join(_devices_text(stage) for stage in record.stages)
+    devices = "+".join(_devices_text(stage) for stage in record.groups)
+    if record.stages_per_group > 1:
+        devices = f"{record.stages_per_group} stages on each of {devices}"
     cuts = ", ".join(stage.cut_after for stage in record.stages if stage.cut_after is not None)
     text = f"{record.schedule}, {record.microbatches} microbatches, {devices} devices"
     return f"{text}, cut after {cuts}" if cuts else text
+
+
+def stages_text(record: PipelineRecord) -> str:
+    """`4 stages`; `8 stages, 2 on each of 4 groups of devices` where they are interleaved."""
+    text, each = f"{len(record.stages)} stages", record.stages_per_group
+    return (
+        text if each == 1 else f"{text}, {each} on each of {len(record.groups)} groups of devices"
+    )
 
 
 def device_names(devices: Sequence[int]) -> str:
@@ -227,7 +268,7 @@ def pipeline_lines(record: PipelineRecord, roles: Mapping[str, str]) -> Sequence
     inputs by path.
     """
     lines = [
-        f"pipeline of {len(record.stages)} stages, {record.microbatches} microbatches, schedule "
+        f"pipeline of {stages_text(record)}, {record.microbatches} microbatches, schedule "
         f"{record.schedule}"
     ]
     for number, stage in enumerate(record.stages):

@@ -12,16 +12,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 import time
 
+import numpy as np
+
 from automap.backends import backend_for, version_warnings
 from automap.config import Options
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.tables import build_tables
 from automap.deadline import Deadline
-from automap.errors import InputError
+from automap.errors import InfeasiblePlanError, InputError
 from automap.pipeline.fabric import Fabric, pipeline_fabric
 from automap.pipeline.profile.points import Points, coarsen
 from automap.pipeline.profile.profile import Profile, pipeline_profile
-from automap.pipeline.search import Limits, PipelineProgress, find_pipeline, nothing_fits
+from automap.pipeline.schedules import SEARCHED
+from automap.pipeline.search import Limits, PipelineProgress, PipelineSearchResult, find_pipeline
+from automap.plan.explain import all_the_same_text
 from automap.plan.parts import PredictedRecord
 from automap.plan.pipeline import MOST_PASSES
 from automap.plan.record import MeshRecord, PipelineRecord, PlanRecord, SearchRecord
@@ -34,6 +38,7 @@ from automap.planner.pipeline_records import (
 )
 from automap.planner.records import whole_leaves, workload_record
 from automap.program.trace import Workload
+from automap.quantities import bytes_text
 from automap.topology.model import Topology
 from hlo_tools.collector import collector_paused
 
@@ -77,7 +82,7 @@ def plan_stages(
     points, fabric, limits = setup.points, setup.fabric, setup.limits
     result = find_pipeline(points, fabric, limits, options.strategy, on_stages)
     if result.best is None:
-        raise nothing_fits(result, limits, points, fabric)
+        raise _nothing_fits(result, limits, points, fabric)
     search = SearchRecord(
         strategy=options.strategy,
         seconds=time.monotonic() - start,
@@ -133,11 +138,17 @@ def _check(options: Options, points: Points, topology: Topology) -> None:
     """Refuse stages and microbatches that there cannot be."""
     # Before the first and after the last point there is nothing to cut off.
     most = int(points.may_cut[1:-1].sum()) + 1
-    if options.stages is not None and options.stages > min(most, topology.device_count):
+    devices, asked_stages = topology.device_count, options.stages or 1
+    # Interleaved, equal groups of devices have several each.
+    is_interleaved = any(
+        asked_stages % each == 0 and devices % (asked_stages // each) == 0 and asked_stages > each
+        for each in (schedule.stages_per_group for schedule in SEARCHED)
+    )
+    if asked_stages > most or (asked_stages > devices and not is_interleaved):
         raise InputError(
-            f"--stages {options.stages}: {topology.name} has {topology.device_count} devices and "
-            "the step at "
-            f"most {most} stages; allowed: 1 to {min(most, topology.device_count)}, or auto"
+            f"--stages {asked_stages}: {topology.name} has {devices} devices and the step at "
+            f"most {most} stages; allowed: 1 to {min(most, devices)}, auto, or interleaved two to "
+            "four stages on each of equal groups of devices"
         )
     batch, asked = points.profile.batch_size, options.microbatches
     # A plan file of more passes would be refused, as its simulation and its run go pass by pass.
@@ -152,3 +163,29 @@ def _check(options: Options, points: Points, topology: Topology) -> None:
             "allowed: a divisor, "
             "or auto"
         )
+
+
+def _nothing_fits(
+    result: PipelineSearchResult, limits: Limits, points: Points, fabric: Fabric
+) -> InfeasiblePlanError:
+    """The error when no partition fits."""
+    stages = limits.stages or "any number of"
+    asked = (
+        f"{stages} stages and {limits.microbatches or 'any number of'} microbatches on "
+        f"{fabric.n_units * fabric.unit_devices} devices"
+    )
+    if np.isinf(result.least_bytes):
+        return InfeasiblePlanError(
+            f"there is no pipeline of {asked}: the devices of each stage must divide a "
+            "microbatch's examples, of a "
+            f"batch of {points.profile.batch_size}; use fewer microbatches, or other stages"
+        )
+    needed = round(result.least_bytes)
+    asked_for = {"other stages": limits.stages, "more microbatches": limits.microbatches}
+    more = "".join(f", {what}" for what, given in asked_for.items() if given)
+    return InfeasiblePlanError(
+        f"no pipeline of {asked} fits: the smallest needs {bytes_text(needed)} on a device, "
+        f"{bytes_text(round(limits.memory_limit_bytes))} are allowed; use --space hybrid, whose "
+        "stages can be sharded "
+        f"inside (ZeRO, tensor parallelism){more}; {all_the_same_text(needed)}"
+    )

@@ -11,10 +11,10 @@ import re
 import numpy as np
 
 from automap.pipeline.fabric import Fabric
+from automap.pipeline.interleaved import group_bytes
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import in_flight, late_weights
+from automap.pipeline.schedules import Interleaved, in_flight, late_weights
 from automap.pipeline.search import Choice, PipelineSearchResult
-from automap.pipeline.task_graph import stage_seconds
 from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord
 from automap.plan.pipeline import PipelineRecord, StageRecord
 from automap.plan.rates import LostRecord
@@ -33,13 +33,13 @@ _KEY = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
     """The stages of a choice."""
     partition, arrays, profile = choice.partition, choice.arrays, points.profile
-    seconds = stage_seconds(arrays, partition.cuts, partition.device_cuts)
     stages = []
-    for s, each in enumerate(seconds):
+    for s, each in enumerate(choice.stages):
         i, j = partition.cuts[s], partition.cuts[s + 1]
         first, last = int(points.first[i]), int(points.first[j]) - 1
-        unit = arrays.unit_devices
-        devices = range(partition.device_cuts[s] * unit, partition.device_cuts[s + 1] * unit)
+        unit, group = arrays.unit_devices, s % choice.groups
+        first_unit, end_unit = partition.device_cuts[group : group + 2]
+        devices = range(first_unit * unit, end_unit * unit)
         stages.append(
             StageRecord(
                 devices=tuple(int(d) for d in devices),
@@ -77,6 +77,10 @@ def layer_name(path: str) -> str:
 def _memory(choice: Choice, s: int) -> dict[str, float]:
     """Bytes on each device of stage s, by the kinds of `MemoryRecord`."""
     arrays, partition = choice.arrays, choice.partition
+    if isinstance(choice.terms.schedule, Interleaved):
+        # Of all stages that the devices have.
+        group = s % choice.groups
+        return group_bytes(arrays, choice.terms.schedule, partition.cuts, group, choice.groups)
     i, j = partition.cuts[s], partition.cuts[s + 1]
     replicas = int(partition.device_cuts[s + 1] - partition.device_cuts[s]) * arrays.unit_devices
     k = partition.stages - s
@@ -99,8 +103,8 @@ def predicted_record(
 ) -> PredictedRecord:
     """Seconds as means over devices, bytes of the fullest device."""
     arrays, partition, m = choice.arrays, choice.partition, choice.arrays.microbatches
-    seconds = stage_seconds(arrays, partition.cuts, partition.device_cuts)
-    share = np.diff(partition.device_cuts) / arrays.n_units
+    seconds = choice.stages
+    share = _units(choice) / arrays.n_units
     weights = arrays.gradient_bytes[partition.cuts[:-1], partition.cuts[1:]]
     # The update reads and writes what gradients are of, so its seconds go by their bytes.
     update = float(share @ weights) * points.update_seconds_per_byte
@@ -127,6 +131,12 @@ def predicted_record(
     )
 
 
+def _units(choice: Choice) -> np.ndarray:
+    """The units of each stage."""
+    each = np.diff(choice.partition.device_cuts)
+    return each[np.arange(choice.partition.stages) % len(each)]
+
+
 def bubble(step_seconds: float, busy_seconds: float) -> float:
     """What a step takes beyond what its devices are busy; the rounding of two sums is none."""
     idle = step_seconds - busy_seconds
@@ -136,7 +146,7 @@ def bubble(step_seconds: float, busy_seconds: float) -> float:
 def _collectives(choice: Choice) -> tuple[CollectiveRecord, ...]:
     arrays, partition, m = choice.arrays, choice.partition, choice.arrays.microbatches
     sent = float(arrays.cut_bytes[partition.cuts[1:-1]].sum()) * m
-    replicated = [s for s in range(partition.stages) if np.diff(partition.device_cuts)[s] > 1]
+    replicated = [s for s in range(partition.stages) if _units(choice)[s] > 1]
     summed = sum(
         float(arrays.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]) for s in replicated
     )

@@ -100,6 +100,8 @@ def summary_numbers(plan: PlanRecord) -> dict[str, tuple[str, str]]:
     if plan.pipeline is not None:
         record = plan.pipeline
         note = f"{record.microbatches} microbatches, schedule {record.schedule}"
+        if record.stages_per_group > 1:
+            note += f", {record.stages_per_group} stages on each of {len(record.groups)} groups"
         numbers["pipeline"] = (f"{len(record.stages)} stages", note)
     return numbers
 
@@ -127,7 +129,7 @@ def _machine(plan: PlanRecord) -> Values:
         "levels": _levels(plan),
         # Null where devices stand in the order of their numbers, which needs no list.
         "order": None if plan.mesh.devices is None else list(plan.mesh.devices),
-        "stages": None if pipeline is None else [list(stage.devices) for stage in pipeline.stages],
+        "stages": None if pipeline is None else [list(stage.devices) for stage in pipeline.groups],
     }
 
 
@@ -309,32 +311,40 @@ def _placement(record: PlacementRecord) -> Values:
 
 
 def _pipeline(plan: PlanRecord, record: PipelineRecord) -> Values:
-    """The passes of each stage over the step."""
+    """The passes of each stage over the step; those of one group of devices on one lane."""
     simulated = simulate_pipeline(plan, record)
     # Links have lanes of their own in a trace; here the passes that wait for them show them.
     passes = [e for e in simulated.events if e.category in (*PASSES, "all-reduce")]
     passes.sort(key=lambda event: event.start_seconds)
-    stage_names = [f"stage {row.stage}, {device_names(row.devices)}" for row in simulated.stages]
+    groups, count = record.groups, len(record.stages)
+    lanes = [_lane(range(g, count, len(groups)), group.devices) for g, group in enumerate(groups)]
+    shown = passes[:_MOST_MARKS]
     return {
-        "stages": stage_names,
-        "passes": [_pass(event, stage_names) for event in passes[:_MOST_MARKS]],
+        "stages": lanes,
+        "passes": [_pass(event, lanes[event.details["stage"] % len(groups)]) for event in shown],
         "left_out": max(len(passes) - _MOST_MARKS, 0),
         "seconds": simulated.step_seconds,
     }
 
 
-def _pass(event: Event, stage_names: Sequence[str]) -> Values:
+def _lane(stages: Sequence[int], devices: Sequence[int]) -> str:
+    """`stage 1, devices 2 to 3`, `stages 1, 3, devices 2 to 3` where they are interleaved."""
+    numbers = ", ".join(map(str, stages))
+    return f"stage{'s' * (len(stages) > 1)} {numbers}, {device_names(devices)}"
+
+
+def _pass(event: Event, lane: str) -> Values:
     details: Mapping[str, Any] = event.details
-    stage = stage_names[details["stage"]]
     end = event.start_seconds + event.seconds
     return {
-        "stage": stage,
+        "stage": lane,
         "kind": event.category,
         "label": str(details.get("microbatch", "")),
         "start": event.start_seconds,
         "end": end,
-        "text": f"{event.name}\n{stage}: {details['layers']}\n{seconds_text(event.seconds)}, from "
-        f"{seconds_text(event.start_seconds)} to {seconds_text(end)}",
+        "text": f"{event.name}\nstage {details['stage']}: {details['layers']}\n"
+        f"{seconds_text(event.seconds)}, from {seconds_text(event.start_seconds)} to "
+        f"{seconds_text(end)}",
     }
 
 

@@ -22,7 +22,7 @@ from automap.pipeline.hybrid.average import Setting
 from automap.pipeline.hybrid.inner_plans import KindOptions, StageKinds, find_inner_plans
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import in_flight, late_weights, pass_order
+from automap.pipeline.schedules import Interleaved, in_flight, late_weights, pass_order
 from automap.pipeline.search import Limits, PipelineProgress, choices
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.stage_options import (
@@ -243,7 +243,12 @@ def _setting(stages: int, per_stage: int, points: Points, limits: Limits) -> Set
         stages=stages,
         microbatches=microbatches,
         in_flight=min(
-            in_flight(pass_order(schedule), microbatches, stages) for schedule in limits.schedules
+            (
+                in_flight(pass_order(schedule), microbatches, stages)
+                for schedule in limits.schedules
+                if not isinstance(schedule, Interleaved)
+            ),
+            default=microbatches,
         ),
         memory_limit_bytes=limits.memory_limit_bytes,
     )

@@ -16,6 +16,10 @@ weight pass of microbatch m - D, so that D microbatches keep what their weight p
 
     D = min(s, M - K)                                                  -> in: `late_weights`
 
+Stages lie on *groups* of devices: of P groups, group g has stages g, g + P, g + 2 P, .., as many as
+the schedule says. All but interleaved ones have one stage a group, and a group's number is its
+stage's.
+
 The simulator and the runtime take any order of passes. The value function
 (`automap.pipeline.value`) knows the longest path through the task graph of these two families only;
 numba functions read them as the numbers of a `PassOrder`, so that a schedule of either family is
@@ -75,14 +79,19 @@ class Schedule(Protocol):
         ...
 
     @property
+    def stages_per_group(self) -> int:
+        """How many stages each group of devices has."""
+        ...
+
+    @property
     def order(self) -> PassOrder | None:
         """What the value function may assume; None for an order of neither family, which can be
         simulated and run, but not searched for.
         """
         ...
 
-    def passes(self, stage: int, stages: int, microbatches: int) -> Iterator[Job]:
-        """The passes of a stage, in the order in which it does them."""
+    def passes(self, group: int, groups: int, microbatches: int, /) -> Iterator[Job]:
+        """The passes of a group's stages, in the order in which it does them."""
         ...
 
 

@@ -18,6 +18,7 @@ class GPipe:
 
     name: ScheduleName = "gpipe"
     order: PassOrder = ALL_FORWARD_FIRST
+    stages_per_group: int = 1
 
     def passes(self, stage: int, stages: int, microbatches: int) -> Iterator[Job]:
         """The same of every stage."""

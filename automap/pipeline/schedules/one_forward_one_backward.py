@@ -20,6 +20,7 @@ class OneForwardOneBackward:
 
     name: ScheduleName = "1f1b"
     order: PassOrder = PassOrder(alternates=True, last_in_flight=1, in_flight_per_stage=1)
+    stages_per_group: int = 1
 
     def passes(self, stage: int, stages: int, microbatches: int) -> Iterator[Job]:
         """The later the stage, the fewer forward passes before its first backward pass."""

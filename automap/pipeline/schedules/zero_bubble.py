@@ -34,6 +34,7 @@ class ZeroBubble:
     order: PassOrder = PassOrder(
         alternates=True, last_in_flight=1, in_flight_per_stage=1, weights_apart=True
     )
+    stages_per_group: int = 1
 
     def passes(self, stage: int, stages: int, microbatches: int) -> Iterator[Job]:
         """The later the stage, the later its weight passes."""

@@ -16,7 +16,7 @@ from automap.errors import AutomapError, InputError, PlanError
 from automap.jaxpr.flatten import FlatJaxpr, flatten
 from automap.jaxpr.microbatch import separate
 from automap.jaxpr.reemit import Reemitter
-from automap.pipeline.schedules import Job, schedule_named
+from automap.pipeline.schedules import Job, planned_schedule
 from automap.pipeline.simulation import simulated_step
 from automap.plan.pipeline import PipelineRecord
 from automap.plan.record import PlanRecord
@@ -226,7 +226,7 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
     stage_programs = [programs[record.microbatches * place.replicas] for place in places]
     for other in stage_programs:
         check_alike(stage_programs[0], other)
-    order = schedule_named(record.schedule).order
+    order = planned_schedule(record).order
     backward = "weights apart" if order is not None and order.weights_apart else "whole"
     division = blueprint(stage_programs[0], cuts, backward)
     sites = Reemitter(call.jaxpr).site_by_path if record.is_sharded_inside else {}

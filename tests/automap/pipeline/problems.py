@@ -12,7 +12,7 @@ from automap.api.plan import Plan
 from automap.pipeline.agent.problems import TRAINED_SCHEDULES
 from automap.pipeline.arrays import Arrays, Terms, from_lines
 from automap.pipeline.fabric import Transfers, pipeline_fabric
-from automap.pipeline.schedules import SCHEDULES as REGISTRY, Schedule
+from automap.pipeline.schedules import PRICED, Schedule
 from automap.pipeline.search import Limits
 from automap.topology import get_topology
 
@@ -66,6 +66,6 @@ def assert_simulated_as_predicted(plan: Plan) -> None:
     assert bubble_seconds == pytest.approx(plan.predicted.bubble_seconds)
 
 
-SCHEDULES = st.sampled_from(list(REGISTRY.values()))
+SCHEDULES = st.sampled_from(PRICED)
 LEARNT_SCHEDULES = st.sampled_from(TRAINED_SCHEDULES)
 SEEDS = st.integers(0, 2**32 - 1)

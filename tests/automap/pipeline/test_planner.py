@@ -78,7 +78,7 @@ def test_what_cannot_be_done_with_it_yet_is_said(plan, tmp_path):
 def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_path):
     only((schedule,), monkeypatch)
     automap.plan(
-        *gpt_tiny(), topology="2x2xv100", space="pipeline", stages=3, microbatches=4, budget=600
+        *gpt_tiny(), topology="2x2xv100", space="pipeline", stages=4, microbatches=4, budget=600
     ).save(tmp_path / "plan.json")
     plan = Plan.load(tmp_path / "plan.json")
     assert plan.pipeline.schedule == schedule.name

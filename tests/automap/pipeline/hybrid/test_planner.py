@@ -11,7 +11,7 @@ from automap.api.plan import Plan
 from automap.cli import main
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError, PlanError
-from automap.pipeline.schedules import SCHEDULES
+from automap.pipeline.schedules import PRICED
 from automap.pipeline.search import PipelineProgress
 from automap.planner.spaces import plan_workload
 from automap.program.trace import trace_step
@@ -56,7 +56,7 @@ def test_stages_are_sharded_where_replicas_do_not_fit(plan, replicated, tmp_path
     assert Plan.load(tmp_path / "plan.json") == plan
 
 
-@pytest.mark.parametrize("schedule", list(SCHEDULES.values()))
+@pytest.mark.parametrize("schedule", list(PRICED))
 def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_path):
     only((schedule,), monkeypatch)
     automap.plan(

@@ -19,6 +19,7 @@ from automap.pipeline.schedules import (
     ALL_FORWARD_FIRST,
     GPIPE,
     ONE_FORWARD_ONE_BACKWARD,
+    PRICED,
     SCHEDULES,
     Job,
     PassOrder,
@@ -42,6 +43,7 @@ class LastFirst:
 
     name: str = "last-first"
     order: PassOrder = ALL_FORWARD_FIRST
+    stages_per_group: int = 1
 
     def passes(self, stage, stages, microbatches):
         for m in range(microbatches):
@@ -56,6 +58,7 @@ class Eager:
 
     name: str = "eager-1f1b"
     order: PassOrder = PassOrder(alternates=True, last_in_flight=1, in_flight_per_stage=2)
+    stages_per_group: int = 1
 
     def passes(self, stage, stages, microbatches):
         ahead = in_flight(self.order, microbatches, stages - stage)
@@ -72,6 +75,7 @@ class Unpriced:
 
     name: str = "unpriced"
     order: PassOrder | None = None
+    stages_per_group: int = 1
 
     def passes(self, stage, stages, microbatches):
         return GPIPE.passes(stage, stages, microbatches)
@@ -80,7 +84,7 @@ class Unpriced:
 THIRD = (LastFirst(), Eager())
 
 
-@pytest.mark.parametrize("schedule", [*SCHEDULES.values(), *THIRD], ids=lambda each: each.name)
+@pytest.mark.parametrize("schedule", [*PRICED, *THIRD], ids=lambda each: each.name)
 def test_passes_are_as_the_order_says(schedule):
     for stages, m in ((1, 1), (3, 5), (4, 2), (3, 12)):
         for s in range(stages):
@@ -195,7 +199,7 @@ def record(name):
 
 def test_it_is_listed_and_simulated_by_its_name(monkeypatch):
     with pytest.raises(
-        PlanError, match="no schedule 'last-first'; there are gpipe, 1f1b, zero-bubble"
+        PlanError, match="no schedule 'last-first'; there are gpipe, 1f1b, zero-bubble, interleaved"
     ):
         simulated_step(record("last-first"))
     monkeypatch.setitem(SCHEDULES, "last-first", LastFirst())

@@ -18,18 +18,19 @@ from automap.step.step import traced_call
 
 
 def record(devices, cuts, microbatches=4, schedule="1f1b", seconds=None) -> PipelineRecord:
-    """Stages of as many `devices`, that end after `cuts`; `seconds` are (forward, backward) of
-    each, of which a weight pass has the half where it is apart.
+    """Stages on groups of as many `devices`, that end after `cuts`; `seconds` are (forward,
+    backward) of each, of which a weight pass has the half where it is apart.
     """
-    apart = schedule == "zero-bubble"
+    apart, stages = schedule == "zero-bubble", len(cuts) + 1
     ends = np.cumsum([0, *devices])
-    seconds = seconds or [(1.0, 2.0)] * len(devices)
+    groups = [tuple(range(ends[g], ends[g + 1])) for g in range(len(devices))]
+    seconds = seconds or [(1.0, 2.0)] * stages
     return PipelineRecord(
         schedule=schedule,
         microbatches=microbatches,
         stages=tuple(
             StageRecord(
-                devices=tuple(range(ends[s], ends[s + 1])),
+                devices=groups[s % len(groups)],
                 cut_after=cut,
                 layers="",
                 forward_seconds=f,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from automap.errors import PlanError
-from automap.pipeline.schedules import SCHEDULES
+from automap.pipeline.schedules import PRICED, Interleaved
 from automap.runtime.pipeline.runner import simulated_order
 from tests.automap.runtime.pipeline.running import (
     Running,
@@ -65,13 +65,39 @@ def test_a_stage_has_its_own_state_and_nothing_else():
     assert {float(results["loss"])} != {0.0}
 
 
+@pytest.mark.parametrize(
+    ("devices", "each", "microbatches"),
+    [
+        ((1, 1), 2, 4),
+        pytest.param((2, 4), 2, 4, marks=pytest.mark.slow),
+        pytest.param((1, 1, 1, 1), 2, 8, marks=pytest.mark.slow),
+        pytest.param((2, 2), 4, 8, marks=pytest.mark.slow),
+    ],
+)
+def test_an_mlp_on_interleaved_stages(devices, each, microbatches):
+    """Equal to one device, in the simulated order; every layer on the devices of its stage."""
+    groups = len(devices)
+    step, (state, batch) = mlp(depth=groups * each, batch=32)
+    cuts = even_cuts(step, (state, batch), groups * each)
+    plan = record(devices, cuts, microbatches, "interleaved")
+    run = Running(step, (state, batch), plan)
+    new = three_steps(run, step, state, [batch] * 3, **CLOSE)
+    ends = np.cumsum([0, *devices]).tolist()
+    own = [set(range(a, b)) for a, b in zip(ends, ends[1:])]
+    assert devices_of([layer["w"] for layer in new["params"]]) == own * each
+    assert run.jobs == list(simulated_order(plan))
+    for group in range(groups):
+        mine = [job for job in run.jobs if job.stage % groups == group]
+        assert mine == list(Interleaved(each).passes(group, groups, microbatches))
+
+
 @pytest.mark.slow
 def test_the_stages_did_their_passes_in_the_simulated_order():
     step, args = mlp(width=4)
     cuts = even_cuts(step, args, 4)
-    for name, schedule in SCHEDULES.items():
+    for schedule in PRICED:
         seconds = [(1.0, 2.0), (2.0, 3.0), (1.0, 1.0), (0.5, 2.0)]
-        plan = record((1, 1, 1, 1), cuts, 8, name, seconds)
+        plan = record((1, 1, 1, 1), cuts, 8, schedule.name, seconds)
         run = Running(step, args, plan)
         run(*args)
         assert run.jobs == list(simulated_order(plan))

@@ -91,6 +91,13 @@ MODELS = {
     "moe": Case(lambda rngs: moe.Moe(MOE, rngs=rngs), moe.loss, TOKENS),
 }  # fmt: skip
 STAGES = {2: (2, 6), 4: (2, 2, 1, 2)}
+GROUPS = (2, 4)
+"""Devices of two groups of two interleaved stages each."""
+CASES = [
+    *product((2, 4), ("sgd", "adamw"), ("gpipe", "1f1b")),
+    *((stages, optimizer, "zero-bubble") for stages in (2, 4) for optimizer in ("sgd", "adamw")),
+    *((4, optimizer, "interleaved") for optimizer in ("sgd", "adamw")),
+]
 
 
 def plan_cuts(model: Case, made, stages: int) -> list[str]:
@@ -104,16 +111,12 @@ def plan_cuts(model: Case, made, stages: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("optimizer", "schedule"),
-    [*product(("sgd", "adamw"), ("gpipe", "1f1b")), ("sgd", "zero-bubble")],
-)
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize(("stages", "optimizer", "schedule"), CASES)
 @pytest.mark.parametrize("name", MODELS)
 def test_three_steps_equal_those_on_one_device(name, optimizer, stages, schedule):
     model = MODELS[name]
     # A stage of six devices takes six parts of a microbatch of twelve.
-    devices = STAGES[stages]
+    devices = GROUPS if schedule == "interleaved" else STAGES[stages]
     chosen = optax.sgd(0.1) if optimizer == "sgd" else optax.adamw(3e-4, weight_decay=0.01)
     microbatches = 2 if stages == 4 else 4
     shapes = model.shapes
