@@ -16,6 +16,9 @@ import automap
 from automap import Plan
 from automap.cli import main
 from automap.errors import InputError, NotSeparableError, PlanError
+from automap.pipeline.schedules import Interleaved
+from automap.runtime.pipeline.runner import simulated_order
+from tests.automap.pipeline.problems import assert_simulated_as_predicted, only
 from tests.automap.runtime.pipeline.running import assert_same, devices_of, mlp
 
 
@@ -72,6 +75,7 @@ SCRIPT = """
 import sys
 import jax, numpy as np
 from automap import Plan
+from tests.automap.pipeline.problems import assert_simulated_as_predicted, only
 from tests.automap.runtime.pipeline.running import assert_same, mlp
 step, args = mlp()
 run = Plan.load(sys.argv[1]).jit(jax.jit(step, donate_argnums=0))
@@ -96,6 +100,26 @@ def test_the_plan_file_runs_in_another_process(trained, tmp_path):
     passes = {"gpipe": 2, "1f1b": 2, "zero-bubble": 3}[plan.pipeline.schedule]
     assert int(jobs) == 2 * 2 * passes
     assert 0 <= float(bubble) < 1
+
+
+@pytest.mark.slow
+def test_an_interleaved_plan_is_decorated_kept_and_run_from_its_file(monkeypatch, tmp_path):
+    only((Interleaved(2),), monkeypatch)
+    step, (state, batch) = mlp(depth=8, batch=32)
+    run = automap.parallelize(
+        step, space="pipeline", stages=4, microbatches=4, strategy="local-search"
+    )
+    wanted = jax.jit(step)(state, batch)
+    assert_same(run(state, batch), wanted, **CLOSE)
+    run.plan.save(tmp_path / "plan.json")
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan == run.plan
+    assert (len(plan.pipeline.groups), plan.pipeline.stages_per_group) == (2, 2)
+    assert "4 stages, 2 on each of 2 groups of devices" in plan.explain()
+    assert_simulated_as_predicted(plan)
+    again = plan.jit(step)
+    assert_same(again(state, batch), wanted, **CLOSE)
+    assert list(again.jobs) == list(simulated_order(plan.pipeline))
 
 
 def test_another_step_and_other_devices_are_refused(trained):
