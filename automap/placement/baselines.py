@@ -36,7 +36,7 @@ from importlib.util import find_spec
 from typing import Final
 
 import numpy as np
-from scipy.optimize import linprog
+import scipy  # its `optimize` is loaded at first use, which most runs never come to
 from scipy.sparse import coo_array
 
 from automap.errors import InputError
@@ -251,7 +251,7 @@ def _favourites(graph: _TaskGraph) -> list[int]:
     row, column, value = (np.concatenate([entry[i] for entry in entries]) for i in range(3))
     counts = [np.array([max(len(e) - 1, 0) for e in x]) for x in (graph.sends, graph.receives)]
     bounds = np.concatenate([-seconds[graph.maker], -seconds, -counts[0], -counts[1]])
-    result = linprog(
+    result = scipy.optimize.linprog(
         np.eye(1, last + 1, last)[0],
         A_ub=coo_array((value, (row, column)), shape=(m + 3 * n, last + 1)).tocsr(),
         b_ub=bounds,

@@ -39,7 +39,9 @@ def encode(value: Any) -> Any:
     # Lists in JSON; records have tuples only, so that they are hashable.
     if isinstance(value, tuple):
         return [encode(item) for item in value]
-    if value is None or isinstance(value, str | int | float | Mapping):
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Mapping):
         return copy.deepcopy(value)
     raise refuse("plan", value, "records of text, numbers, true, false and null")
 

@@ -25,7 +25,8 @@ from typing import Any, Final
 
 from jax.extend import core
 import numpy as np
-from scipy import optimize, sparse
+import scipy  # its `optimize` is loaded at first use, which most runs never come to
+from scipy import sparse
 
 from automap.cost.evaluate import Evaluator
 from automap.jaxpr.again import COMPUTED_AGAIN
@@ -282,11 +283,11 @@ class _Programme:
         chosen = sparse.csr_matrix((factors, (rows, columns)), (len(lower), count))
         matrix = sparse.vstack([chosen, sparse.csr_matrix(size / unit)])
         upper = np.full(len(lower), math.inf)
-        result = optimize.milp(
+        result = scipy.optimize.milp(
             np.array(self._cost) / scale,
             integrality=np.array(self._is_integer, int),
-            bounds=optimize.Bounds(0.0, 1.0),
-            constraints=optimize.LinearConstraint(
+            bounds=scipy.optimize.Bounds(0.0, 1.0),
+            constraints=scipy.optimize.LinearConstraint(
                 matrix,
                 np.append(lower, -math.inf),  # type: ignore[arg-type]
                 np.append(upper, budget_bytes / unit),  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ from functools import cached_property
 import math
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr
+import scipy  # its `special` is loaded at first use, which most runs never come to
 
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.cost.traffic.flows import KINDS
@@ -145,8 +145,8 @@ def expected_improvement(means: np.ndarray, deviations: np.ndarray) -> np.ndarra
     sure = deviations <= 0
     s = np.where(sure, 1.0, deviations)
     # In logarithms, as the exponential may overflow where its factor is nothing.
-    much = np.exp(np.minimum(means + s**2 / 2 + log_ndtr(-means / s - s), 700.0))
-    gain = np.where(sure, -np.expm1(np.minimum(means, 0.0)), ndtr(-means / s) - much)
+    much = np.exp(np.minimum(means + s**2 / 2 + scipy.special.log_ndtr(-means / s - s), 700.0))
+    gain = np.where(sure, -np.expm1(np.minimum(means, 0.0)), scipy.special.ndtr(-means / s) - much)
     return np.maximum(gain, 0.0)
 
 
@@ -154,7 +154,7 @@ def chance_to_fit(log_peaks: np.ndarray, beliefs: Beliefs, log_limit: float) -> 
     """The probability that peaks, predicted as `log_peaks` [plans], are within the limit."""
     margin = log_limit - log_peaks - beliefs.means
     s = np.where(beliefs.deviations > 0, beliefs.deviations, 1.0)
-    return np.where(beliefs.deviations > 0, ndtr(margin / s), margin >= 0)
+    return np.where(beliefs.deviations > 0, scipy.special.ndtr(margin / s), margin >= 0)
 
 
 def step_parts(evaluator: Evaluator, split_classes: SplitClasses) -> np.ndarray:

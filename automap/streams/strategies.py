@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
+import scipy  # its `optimize` is loaded at first use, which most runs never come to
 from scipy.sparse import csr_array
 
 from automap.deadline import Deadline
@@ -213,10 +213,10 @@ def solve_integer(
     objective = np.concatenate([costs / costs.max(), np.zeros(n)])
     matrix, low, high = _constraints(sets, [int(b) for b in ops.before], n)
     lower, upper = np.zeros(m + n), np.concatenate([np.ones(m), np.full(n, n - 1.0)])
-    result = milp(
+    result = scipy.optimize.milp(
         objective,
-        constraints=LinearConstraint(matrix, low, high),  # type: ignore[arg-type]
-        bounds=Bounds(lower, upper),  # type: ignore[arg-type]
+        constraints=scipy.optimize.LinearConstraint(matrix, low, high),  # type: ignore[arg-type]
+        bounds=scipy.optimize.Bounds(lower, upper),  # type: ignore[arg-type]
         integrality=np.concatenate([np.ones(m), np.zeros(n)]),
         options={"mip_rel_gap": 0.0, "time_limit": max(seconds, 0.0)},
     )

@@ -21,7 +21,7 @@ The greatest count, exactly, is an integer programme by HiGHS                   
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
+import scipy  # its `optimize` is loaded at first use, which most runs never come to
 from scipy.sparse import csr_array
 
 from automap.numba_jit import compiled
@@ -98,11 +98,11 @@ def _split_after_all(choices: Choices, split: np.ndarray, i: int) -> np.ndarray:
 def optimum(choices: Choices) -> np.ndarray:
     """A plan [n] bool of the greatest count."""
     upper: Any = choices.allowed.astype(float)  # scipy's stubs know numbers only
-    solution = milp(
+    solution = scipy.optimize.milp(
         # `milp` minimises.
         -choices.weights.astype(float),
         integrality=np.ones(len(choices)),
-        bounds=Bounds(0.0, upper),
+        bounds=scipy.optimize.Bounds(0.0, upper),
         constraints=[
             _on_pairs(choices.conflicts, second=1.0, low=-np.inf, high=1.0),
             _on_pairs(choices.linked, second=-1.0, low=0.0, high=0.0),
@@ -111,11 +111,14 @@ def optimum(choices: Choices) -> np.ndarray:
     return solution.x > 0.5
 
 
-def _on_pairs(pairs: np.ndarray, *, second: float, low: float, high: float) -> LinearConstraint:
+def _on_pairs(
+    pairs: np.ndarray, *, second: float, low: float, high: float
+) -> "scipy.optimize.LinearConstraint":
     """low <= x_i + second x_j <= high for every pair i < j; 0 = 0 where there is none."""
     i, j = np.nonzero(np.triu(pairs))
     row = np.arange(len(i))
     entries = np.concatenate([np.ones(len(i)), np.full(len(j), second)])
     places = np.concatenate([row, row]), np.concatenate([i, j])
     matrix = csr_array((entries, places), shape=(max(len(i), 1), len(pairs)))
-    return LinearConstraint(matrix, low, high) if len(i) else LinearConstraint(matrix, 0.0, 0.0)
+    low, high = (low, high) if len(i) else (0.0, 0.0)
+    return scipy.optimize.LinearConstraint(matrix, low, high)
