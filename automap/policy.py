@@ -19,8 +19,8 @@ class Policy:
     not timed. `far_start` is a ratio of two steps, `price_reach` a distance of logarithms of sizes,
     `*_error` are standard deviations of logarithms, and the rest are fractions: of a step
     (`close_start`, `bound_by_memory`, `lever_gain`, `open_gap`, `preset_margin`,
-    `preset_margin_off_chip`, `memory_error_reach`, `least_improvement`), of the work of a step
-    (`least_*work*`), of a peak (`lever_least_fall`), or of a budget (`lever_*_share`).
+    `preset_margin_off_chip`, `memory_error_reach`, `least_improvement`, `near_preset`), of the work
+    of a step (`least_*work*`), of a peak (`lever_least_fall`), or of a budget (`lever_*_share`).
     """
 
     small_space: int
@@ -52,6 +52,7 @@ class Policy:
     shared_memory_error: float
     own_memory_error: float
     least_improvement: float
+    near_preset: float
     refined_candidates: int
     stream_groups: int
     stream_group_size: int

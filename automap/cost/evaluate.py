@@ -121,7 +121,7 @@ class Evaluator:
                 kernel_seconds,
                 collectives,
                 priced.collective_seconds,
-                self.backend.combine_bytes if merges else None,
+                self._messages(collectives, priced.sharding.sizes) if merges else None,
             )
         # The walk adds the same seconds in another order than the product above: without the
         # threshold a plan that hides nothing would show 1e-18 hidden seconds.
@@ -313,9 +313,7 @@ class Evaluator:
         )
         # A tensor that is merged with others is a fraction of a message: it pays that part of the
         # latency. One of at least `combine_bytes` is a message by itself, never several.
-        messages = np.clip(
-            collectives.n_bytes / self.backend.combine_bytes, self._least_messages[edge], 1.0
-        )
+        messages = np.clip(self._messages(collectives, sizes), self._least_messages[edge], 1.0)
         messages = np.where(is_merged, messages, 1.0)
         seconds = np.zeros(len(messages))
         # One number for (kind, axes): there are few different ones, and each has its own lines.
@@ -325,6 +323,16 @@ class Evaluator:
             cost = self._cost(number >> len(sizes), number & (1 << len(sizes)) - 1, sizes)
             seconds[rows] = cost.seconds(collectives.n_bytes[rows], messages[rows])
         return seconds
+
+    def _messages(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
+        """What each entry of `collectives` is of a message that merged ones make, [entries]: XLA
+        counts the bytes that come out (collective_combiner_utils.h).
+        """
+        axes = np.arange(len(sizes))
+        is_on = collectives.mask[:, None] >> axes & 1
+        devices = np.where(is_on, np.array(sizes), 1).prod(axis=1)
+        is_scatter = collectives.kind == REDUCE_SCATTER
+        return collectives.n_bytes / np.where(is_scatter, devices, 1) / self.backend.combine_bytes
 
     def _passed_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each reduce-scatter of a result if its shards go round a ring, [entries]; 0 of

@@ -9,7 +9,8 @@
     gain         expected improvement on the best compiled step, times the chance to fit in memory
                  (Schonlau et al. 1998)                                 -> in: `Candidates.gains`
     next         the search's own plan, the best preset; then the one that gains most, every second
-                 time of the presets                                  -> in: `Candidates.next_index`
+                 time of the presets; where none promises enough, presets that are expected to be
+                 near the best                                        -> in: `Candidates.next_index`
 
 As long as no compiled plan fits there is no step to improve on: then the plan that is most likely
 to fit is next, of those that are as likely as not to, the one that is expected to be fastest.
@@ -235,7 +236,22 @@ class Candidates:
             index = max(those, key=lambda i: gains[i], default=None)
             if index is not None and gains[index] >= self.context.policy.least_improvement:
                 return index
-        return None
+        return self._nearest(presets, best_seconds)
+
+    def _nearest(self, presets: Sequence[int], best_seconds: float) -> int | None:
+        """The fastest of the presets that are expected to be near the best compiled plan, and to
+        fit; None if all of them were compiled.
+
+        They are what people write by hand: without them nobody knows that the plan is better.
+        """
+        seconds = self.expected_seconds()
+        most = (1 + self.context.policy.near_preset) * best_seconds
+        near = [
+            i
+            for i in presets
+            if not self._is_known[i] and seconds[i] <= most and self._chances[i] >= _LIKELY
+        ]
+        return min(near, key=lambda i: seconds[i], default=None)
 
     def most_likely(self) -> int | None:
         """The candidate to compile while none of those compiled fits, None if all are known."""

@@ -5,7 +5,7 @@
         what the compiler said of kernels corrects their prices (`automap.cost.profile.prices`)
         -> the search goes on with them, for half as long as a compilation takes
         -> the candidate that is expected to gain most is compiled; every second time the preset
-           that is (`automap.refine.candidates`)
+           that is (`automap.refine.candidates`); last, the presets that are expected to be near
 
 What is returned is the fastest plan of those compiled that the compiler says to fit, with its
 prediction as any plan has it, by the evaluator without corrections. So it is no slower, by the

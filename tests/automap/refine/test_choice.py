@@ -1,6 +1,6 @@
 """Which of two plans is compiled next, by the formulas of `automap.refine.candidates` by hand."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import math
 from types import SimpleNamespace
 
@@ -115,3 +115,17 @@ def test_every_second_plan_is_a_preset_that_gains():
 
 def test_nothing_is_compiled_that_promises_nothing():
     assert toy(1.0, {"a": 3.0, "b": 3.0}).next_index([]) is None
+
+
+def test_presets_that_are_near_are_compiled_last():
+    # One that is as like the compiled plan as can be, and a little slower, gains nothing.
+    near = toy(1.0, {"a": 1.2, "b": 3.0}, origins={"a": "preset"})
+    near = replace(near, trials=(*near.trials, *near.trials))
+    assert near.gains(1.0).max() < POLICY.least_improvement
+    assert near.next_index([]) == 1
+    far = toy(1.0, {"a": 1.6, "b": 3.0}, origins={"a": "preset"})
+    assert replace(far, trials=near.trials).next_index([]) is None
+    # A plan of the search is not, however near.
+    assert (
+        replace(near, candidates=toy(1.0, {"a": 1.2, "b": 3.0}).candidates).next_index([]) is None
+    )

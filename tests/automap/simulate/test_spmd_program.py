@@ -102,7 +102,6 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
             priced.collective_seconds,
         )
         assert step == pytest.approx(compute + waiting, rel=0.2, abs=ONE_MESSAGE_SECONDS)
-        assert estimate.collective_seconds >= waiting * (1 - 1e-9)
 
 
 def test_kernels_wait_for_the_collectives_of_what_they_read():

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, LATE, SPARE
-from automap.cost.schedule.overlap import Work, exposed_seconds, together
+from automap.cost.schedule.overlap import exposed_seconds
+from automap.cost.schedule.work import Work, together
 from automap.search.greedy import random_point
 from tests.automap.search.brute import search_context
 from tests.steps import mlp, problem_of
@@ -26,6 +27,7 @@ class Program:
     prefetch: dict = field(default_factory=dict)
     urgent: list = field(default_factory=list)
     data_at: dict = field(default_factory=dict)
+    sum_at: dict = field(default_factory=dict)
 
     def work(self, factor=1.0):
         n = len(self.slots) + 1
@@ -43,6 +45,8 @@ class Program:
         return Work(
             kind=np.array([kind for kind, _ in self.slots], np.int64),
             seconds=np.array([seconds for _, seconds in self.slots], float),
+            data_at=np.array([self.data_at.get(s, s) for s in range(n - 1)], np.int64),
+            sum_at=np.array([self.sum_at.get(s, -1) for s in range(n - 1)], np.int64),
             urgent_ready=np.array([row[0] for row in urgent], np.int64),
             urgent_needed=np.array([row[1] for row in urgent], np.int64),
             urgent_seconds=factor * np.array([row[2] for row in urgent], float),
@@ -223,17 +227,17 @@ messages_of_loops = st.lists(
 @given(messages_of_loops, st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows, is_first):
-    """Against a walk through each loop that begins a message when the last one is full."""
+    """Against a walk through each loop that begins a message where one more would be too much."""
     loop, place, part = (np.array(column) for column in zip(*rows)) if rows else np.zeros((3, 0))
     got = together(loop.astype(int), place.astype(int), part.astype(float), is_first=is_first)
-    expected = {}
-    for each in set(loop.tolist()):
-        here = sorted((i for i in range(len(rows)) if loop[i] == each), key=lambda i: place[i])
-        sent, messages = 0.0, {}
-        for i in here:
-            messages.setdefault(int(sent), []).append(i)
-            sent += part[i]
-        for members in messages.values():
-            at = place[members[0 if is_first else -1]]
-            expected |= {i: place[i] if each == -1 else at for i in members}
-    assert got.tolist() == [expected[i] for i in range(len(rows))]
+    expected = place.astype(float)
+    for each in set(loop.tolist()) - {-1.0}:
+        here = [i for i in range(len(rows)) if loop[i] == each and part[i] <= 1]
+        messages = [[]]
+        for i in sorted(here, key=lambda i: place[i]):
+            if sum(part[j] for j in messages[-1]) + part[i] > 1:
+                messages.append([])
+            messages[-1].append(i)
+        for members in filter(None, messages):
+            expected[members] = place[members[0 if is_first else -1]]
+    assert got.tolist() == expected.tolist()

@@ -1,0 +1,163 @@
+"""What a device does in a step: its kernels slot by slot, and its collectives at the boundaries
+between them.
+
+The collectives and kernels of a plan are put where it wants them (`device_work`). In one trip of a
+loop sums of gradients, and gathers of parameters, go as messages: XLA merges them in the order of
+the program as long as they are at most a full one                          -> in: `together`
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from automap.cost.schedule.order import LATE, SPARE, Order, Places
+from automap.cost.traffic import Collectives
+from automap.numba_jit import compiled
+from hlo_tools.analyses.phases import Phase
+
+
+class Work(NamedTuple):
+    """What a device does in a step: [slots] of kernels, [slots + 1] at boundaries, urgent
+    collectives one by one.
+
+    `kind`, `seconds` [slots] as in `Order`; `data_at` [slots] too, but for what reads the result of
+    a collective; `sum_at` [slots] is the boundary from which the sum of what a spare kernel makes
+    can begin, -1 for none. Seconds of kernels (`spare`, `late`, where their data is there) and of
+    collectives (`backlog` and `renewed` where they are ready, `prefetch` where it is needed) at
+    boundaries. The urgent ones are sorted by where they are needed.
+    """
+
+    kind: np.ndarray
+    seconds: np.ndarray
+    data_at: np.ndarray
+    sum_at: np.ndarray
+    spare: np.ndarray
+    late: np.ndarray
+    backlog: np.ndarray
+    renewed: np.ndarray
+    prefetch: np.ndarray
+    urgent_ready: np.ndarray
+    urgent_needed: np.ndarray
+    urgent_seconds: np.ndarray
+
+
+def device_work(
+    order: Order,
+    slot_seconds: np.ndarray,
+    collectives: Collectives,
+    seconds: np.ndarray,
+    messages: np.ndarray | None = None,
+) -> Work:
+    """What is to be done where: `slot_seconds` [slots] and `seconds` [entries of `collectives`] are
+    of a whole step.
+    """
+    # Boundary k lies before slot k, and one more behind the last.
+    n = len(order.kind) + 1
+    spare, late = (
+        np.bincount(order.data_at[chosen], slot_seconds[chosen], n)
+        for chosen in (order.kind == SPARE, order.kind == LATE)
+    )
+    backlog, renewed, prefetch = np.zeros((3, n))
+    sum_at = np.full(len(order.kind), -1)
+    data_at = order.data_at.copy()
+    urgent: list[tuple[np.ndarray, ...]] = []
+    is_late = collectives.phase == Phase.UPDATE
+    for on_operand, places in ((True, order.operands), (False, order.results)):
+        is_here = (collectives.on_operand == on_operand) & (seconds > 0)
+        # What is combinable is of a parameter or a gradient; all else is of activations.
+        chosen = is_here & ~collectives.combinable
+        at, each = _spread(places, collectives.edge[chosen], seconds[chosen])
+        urgent.append((places.ready[at], places.needed[at], each))
+        if not on_operand:
+            # What reads the result of one is there once the first that does so is.
+            after = np.zeros(n, np.int64)
+            np.maximum.at(after, places.ready[at], places.needed[at] + 1)
+            data_at = np.maximum(data_at, after[order.data_at])
+        for into, boundary, wanted in (
+            ((prefetch, places.needed, True),)
+            if on_operand
+            else ((backlog, places.ready, ~is_late), (renewed, places.ready, is_late))
+        ):
+            chosen = is_here & collectives.combinable & wanted
+            at, each = _spread(places, collectives.edge[chosen], seconds[chosen])
+            if messages is not None and len(at):
+                parts = _repeat(places, collectives.edge[chosen], messages[chosen])
+                place = boundary[at]
+                boundary = boundary.copy()
+                boundary[at] = together(order.loop[place], place, parts, is_first=on_operand)
+            if into is backlog:
+                makes = places.ready[at] - 1
+                is_spare = order.kind[makes] == SPARE
+                sum_at[makes[is_spare]] = boundary[at][is_spare]
+                # What reads a sum comes after it: at the end of the loop, as the sum does.
+                data_at[np.isin(order.data_at, places.ready[at])] = n
+            # Several collectives may stand at one boundary: `.at` adds all of them.
+            np.add.at(into, boundary[at], each)
+    ready, needed, each = (np.concatenate(column) for column in zip(*urgent))
+    # Stable, so that the order of equal ones, and with it each sum of floats, is reproducible.
+    by_need = np.argsort(needed, kind="stable")
+    return Work(
+        kind=order.kind,
+        seconds=slot_seconds,
+        data_at=data_at,
+        sum_at=sum_at,
+        spare=spare,
+        late=late,
+        backlog=backlog,
+        renewed=renewed,
+        prefetch=prefetch,
+        urgent_ready=ready[by_need],
+        urgent_needed=needed[by_need],
+        urgent_seconds=each[by_need],
+    )
+
+
+def together(
+    loop: np.ndarray, place: np.ndarray, messages: np.ndarray, *, is_first: bool
+) -> np.ndarray:
+    """Where the messages are that collectives go in, [collectives]: at the first or the last place
+    of those that are one.
+
+    `loop` and `place` are the loop around each, -1 for none, and its boundary; `messages` the part
+    of a full message that it is. What is more than one goes alone (collective_combiner_utils.h,
+    CombineInstructionsByKey).
+    """
+    first = _first_of_message(loop, messages, np.lexsort((place, loop)))
+    if is_first:
+        return place[first]
+    last = place.copy()
+    # Places of one message only grow, as it is filled in their order.
+    np.maximum.at(last, first, place)
+    return last[first]
+
+
+@compiled
+def _first_of_message(loop: np.ndarray, messages: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The collective that begins the message of each, itself if it goes alone; `order` lists them
+    by loop and place.
+    """
+    first = np.arange(len(order))
+    # The message that is being filled: how full it is, and the one that begins it.
+    full, begin = 0.0, -1
+    for each in order:
+        if loop[each] < 0 or messages[each] > 1:
+            continue
+        if begin < 0 or loop[each] != loop[begin] or full + messages[each] > 1:
+            begin, full = each, 0.0
+        first[each] = begin
+        full += messages[each]
+    return first
+
+
+def _repeat(places: Places, edge: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Numbers of `edge` rows for each incidence of theirs, as `_spread` lists them."""
+    return np.repeat(numbers, places.first[edge + 1] - places.first[edge])
+
+
+def _spread(places: Places, edge: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The incidences of `edge` rows, and the seconds of each."""
+    first, count = places.first[edge], places.first[edge + 1] - places.first[edge]
+    # The ranges first[i] .. first[i] + count[i] one after the other, without a loop.
+    start = np.repeat(first - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
+    at = start + np.arange(count.sum())
+    return at, np.repeat(seconds, count) * places.share[at]
