@@ -37,7 +37,8 @@ class Places:
     + 1] begins each.
 
     `ready` and `needed` are boundaries, `share` is an incidence's part of the times its row runs in
-    a step; `incidences` are those of `Edges` in this order.
+    a step; `incidences` are those of `Edges` in this order. `rank` is the order in which those that
+    go together are merged: of what a loop hands on, the place among all that it does.
     """
 
     first: np.ndarray
@@ -45,6 +46,7 @@ class Places:
     ready: np.ndarray
     needed: np.ndarray
     share: np.ndarray
+    rank: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,12 @@ def program_order(
         data_at=np.searchsorted(at, np.array(data, np.int64), side="right"),
         loop=_loops(columns[:, 1]),
         operands=_places(operands, *_operand_positions(problem, operands, position), at),
-        results=_places(results, *_result_positions(problem, results, position, made_at), at),
+        results=_places(
+            results,
+            *_result_positions(problem, results, position, made_at),
+            at,
+            rank=_places_among_results(graph)[results.incidences[:, 1]],
+        ),
     )
 
 
@@ -190,6 +197,25 @@ def _result_positions(
     return ready, np.where(times < trips, end, np.maximum(needed, ready + 1))
 
 
+def _places_among_results(graph: Graph) -> np.ndarray:
+    """For each value the first place among what its loop hands on that it is part of, [values]; 0
+    of those that are part of nothing.
+
+    XLA merges sums in the order in which a walk from what a loop hands on comes to them.
+    """
+    place = np.full(len(graph.values), np.iinfo(np.int64).max)
+    # From the last op to the first, so that all readers of a value come before what makes it.
+    for op in reversed(graph.ops):
+        if op.opcode == LOOP_EXIT:
+            for index, value in enumerate(op.inputs):
+                place[value] = min(place[value], index)
+        elif op.outputs:
+            first = min(place[value] for value in op.outputs)
+            for value in op.inputs:
+                place[value] = min(place[value], first)
+    return np.where(place < np.iinfo(np.int64).max, place, 0)
+
+
 def _outermost_end(problem: Problem, position: np.ndarray) -> np.ndarray:
     """For each op the position of the end of the outermost loop around it; its own if there is
     none.
@@ -207,7 +233,13 @@ def _outermost_end(problem: Problem, position: np.ndarray) -> np.ndarray:
     return ends
 
 
-def _places(edges: Edges, ready: np.ndarray, needed: np.ndarray, at: np.ndarray) -> Places:
+def _places(
+    edges: Edges,
+    ready: np.ndarray,
+    needed: np.ndarray,
+    at: np.ndarray,
+    rank: np.ndarray | None = None,
+) -> Places:
     row, trips = edges.incidences[:, 0], edges.incidences[:, 4]
     # Sorted by row, so that `first` says where those of each row are.
     order = np.argsort(row, kind="stable")
@@ -220,4 +252,6 @@ def _places(edges: Edges, ready: np.ndarray, needed: np.ndarray, at: np.ndarray)
         ready=np.minimum(np.searchsorted(at, ready, side="right"), before)[order],
         needed=before[order],
         share=(trips / total[row])[order],
+        # Gathers in the order in which they are read.
+        rank=(before if rank is None else rank)[order],
     )

@@ -118,7 +118,7 @@ def exposed_seconds(work: Work) -> float:
             waited += waits
             while u < len(needed) and needed[u] <= leaves[k]:
                 u += 1
-            k = leaves[k]
+            k = int(leaves[k])
         k += 1
     return waited + _last_waits(work.late, sums, work.renewed, used_late, pending, owed)
 

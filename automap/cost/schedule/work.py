@@ -84,7 +84,9 @@ def device_work(
                 parts = _repeat(places, collectives.edge[chosen], messages[chosen])
                 place = boundary[at]
                 boundary = boundary.copy()
-                boundary[at] = together(order.loop[place], place, parts, is_first=on_operand)
+                boundary[at] = together(
+                    order.loop[place], places.rank[at], place, parts, is_first=on_operand
+                )
             if into is backlog:
                 makes = places.ready[at] - 1
                 is_spare = order.kind[makes] == SPARE
@@ -113,28 +115,30 @@ def device_work(
 
 
 def together(
-    loop: np.ndarray, place: np.ndarray, messages: np.ndarray, *, is_first: bool
+    loop: np.ndarray,
+    rank: np.ndarray,
+    place: np.ndarray,
+    messages: np.ndarray,
+    *,
+    is_first: bool,
 ) -> np.ndarray:
     """Where the messages are that collectives go in, [collectives]: at the first or the last place
     of those that are one.
 
-    `loop` and `place` are the loop around each, -1 for none, and its boundary; `messages` the part
-    of a full message that it is. What is more than one goes alone (collective_combiner_utils.h,
-    CombineInstructionsByKey).
+    `loop` and `place` are the loop around each, -1 for none, and its boundary; they are merged in
+    the order of `rank`; `messages` is the part of a full message that each is. What is more than
+    one goes alone (collective_combiner_utils.h, CombineInstructionsByKey).
     """
-    first = _first_of_message(loop, messages, np.lexsort((place, loop)))
-    if is_first:
-        return place[first]
-    last = place.copy()
-    # Places of one message only grow, as it is filled in their order.
-    np.maximum.at(last, first, place)
-    return last[first]
+    first = _first_of_message(loop, messages, np.lexsort((rank, loop)))
+    moved = place.copy()
+    (np.minimum if is_first else np.maximum).at(moved, first, place)
+    return moved[first]
 
 
 @compiled
 def _first_of_message(loop: np.ndarray, messages: np.ndarray, order: np.ndarray) -> np.ndarray:
     """The collective that begins the message of each, itself if it goes alone; `order` lists them
-    by loop and place.
+    by loop and rank.
     """
     first = np.arange(len(order))
     # The message that is being filled: how full it is, and the one that begins it.

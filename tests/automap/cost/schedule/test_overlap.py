@@ -219,7 +219,12 @@ def test_waited_for_and_hidden_are_all_seconds_of_collectives(topology):
 
 
 messages_of_loops = st.lists(
-    st.tuples(st.integers(-1, 3), st.integers(0, 20), st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.5])),
+    st.tuples(
+        st.integers(-1, 3),
+        st.integers(0, 20),
+        st.integers(0, 20),
+        st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.5]),
+    ),
     max_size=12,
 )
 
@@ -228,16 +233,19 @@ messages_of_loops = st.lists(
 @settings(max_examples=200, deadline=None)
 def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows, is_first):
     """Against a walk through each loop that begins a message where one more would be too much."""
-    loop, place, part = (np.array(column) for column in zip(*rows)) if rows else np.zeros((3, 0))
-    got = together(loop.astype(int), place.astype(int), part.astype(float), is_first=is_first)
-    expected = place.astype(float)
-    for each in set(loop.tolist()) - {-1.0}:
+    loop, rank, place, part = (
+        (np.array(column) for column in zip(*rows)) if rows else np.zeros((4, 0))
+    )
+    loop, rank, place = (column.astype(int) for column in (loop, rank, place))
+    got = together(loop, rank, place, part.astype(float), is_first=is_first)
+    expected = place.copy()
+    for each in set(loop.tolist()) - {-1}:
         here = [i for i in range(len(rows)) if loop[i] == each and part[i] <= 1]
         messages = [[]]
-        for i in sorted(here, key=lambda i: place[i]):
+        for i in sorted(here, key=lambda i: rank[i]):
             if sum(part[j] for j in messages[-1]) + part[i] > 1:
                 messages.append([])
             messages[-1].append(i)
         for members in filter(None, messages):
-            expected[members] = place[members[0 if is_first else -1]]
+            expected[members] = (min if is_first else max)(place[members])
     assert got.tolist() == expected.tolist()
