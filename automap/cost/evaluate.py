@@ -325,14 +325,18 @@ class Evaluator:
         return seconds
 
     def _messages(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
-        """What each entry of `collectives` is of a message that merged ones make, [entries]: XLA
-        counts the bytes that come out (collective_combiner_utils.h).
+        """What each entry of `collectives` is of a message that merged ones make, [entries].
+
+        XLA counts the bytes that come out (collective_combiner_utils.h). Where only small sums of
+        a loop go together those that go in are counted: so the numbers of these backends were
+        fitted.
         """
-        axes = np.arange(len(sizes))
-        is_on = collectives.mask[:, None] >> axes & 1
+        messages = collectives.n_bytes / self.backend.combine_bytes
+        if self.backend.loop_messages != "all":
+            return messages
+        is_on = collectives.mask[:, None] >> np.arange(len(sizes)) & 1
         devices = np.where(is_on, np.array(sizes), 1).prod(axis=1)
-        is_scatter = collectives.kind == REDUCE_SCATTER
-        return collectives.n_bytes / np.where(is_scatter, devices, 1) / self.backend.combine_bytes
+        return messages / np.where(collectives.kind == REDUCE_SCATTER, devices, 1)
 
     def _passed_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each reduce-scatter of a result if its shards go round a ring, [entries]; 0 of
