@@ -10,13 +10,18 @@ what it reads is done, without waiting for the rest of a stage. Operators that r
     1 / max(1, sum of SM shares, sum of memory shares, sum of L2 shares)
 
 a share being what the operator takes of it by itself, and one that reads another stream's result
-waits a launch longer                                                    -> in: `whole_seconds`
+waits a launch longer. Behind a barrier it waits for all of the stage before besides, as in the
+program that `plan.jit` runs                                             -> in: `whole_seconds`
+
+Random schedules take a random number of the operators that are there for each stage, or draw for
+the whole schedule what share of them it takes at once                   -> in: `random_stages`
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import prod
+from typing import Literal
 
 import numpy as np
 
@@ -24,6 +29,12 @@ from automap.streams.arrays import PricedOperators
 from automap.streams.operators import Operator
 from automap.streams.schedule import Stage
 from automap.streams.strategies import Limits
+
+
+Waiting = Literal["operands", "barrier"]
+"""What an operator waits for: what it reads, or the stage before too."""
+Drawn = Literal["stage", "schedule"]
+"""What a number of operators at once is drawn for."""
 
 
 @dataclass(frozen=True)
@@ -94,26 +105,37 @@ def _merged_bytes(group: Sequence[Operator]) -> float:
 
 
 def random_stages(
-    priced: PricedOperators, limits: Limits, rng: np.random.Generator
+    priced: PricedOperators, limits: Limits, rng: np.random.Generator, drawn: Drawn
 ) -> list[tuple[int, ...]]:
     """Stages of random numbers of operators, whichever are there to be taken."""
     left, stages = set(range(len(priced.operators))), list[tuple[int, ...]]()
+    share = float(rng.random())
     while left:
         ready = [n for n in sorted(left) if not priced.operators[n].before & left]
-        count = int(rng.integers(1, min(len(ready), limits.most_groups) + 1))
+        most = min(len(ready), limits.most_groups)
+        count = int(rng.integers(1, most + 1))
+        if drawn == "schedule":
+            count = min(max(int(rng.binomial(len(ready), share)), 1), most)
         stage = tuple(sorted(int(n) for n in rng.choice(ready, count, replace=False)))
         stages.append(stage)
         left -= set(stage)
     return stages
 
 
-def whole_seconds(priced: PricedOperators, stages: Sequence[tuple[int, ...]]) -> float:
+def whole_seconds(
+    priced: PricedOperators, stages: Sequence[tuple[int, ...]], waiting: Waiting
+) -> float:
     """The whole graph simulated; operators of a stage are on streams by their place in it."""
     names = ("alone", "memory", "l2")
     alone, memory, l2 = (priced.columns[name] for name in names)
     work = priced.columns["waves"] * priced.columns["block"]
     shares = np.stack([work, memory, l2]) / np.maximum(alone, 1e-30)
     stream = {number: place for stage in stages for place, number in enumerate(stage)}
+    before = [op.before for op in priced.operators]
+    if waiting == "barrier":
+        for earlier, stage in pairwise(stages):
+            for number in stage:
+                before[number] = before[number].union(earlier)
     queues: dict[int, list[int]] = {}
     for stage in stages:
         for number in stage:
@@ -123,7 +145,7 @@ def whole_seconds(priced: PricedOperators, stages: Sequence[tuple[int, ...]]) ->
     now = 0.0
     while len(done) < len(priced.operators):
         for queue in queues.values():
-            if queue and queue[0] not in left and priced.operators[queue[0]].before <= done:
+            if queue and queue[0] not in left and before[queue[0]] <= done:
                 number = queue[0]
                 waits = any(stream[b] != stream[number] for b in priced.operators[number].before)
                 left[number] = float(alone[number]) + waits * priced.machine.launch_seconds

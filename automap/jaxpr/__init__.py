@@ -16,8 +16,8 @@ microbatches.
                               step that moves it in and out
 `automap.jaxpr.kernels`       equations in the place of a kernel of Pallas: one for the
                               analysis, and one on a plan's mesh
-`automap.jaxpr.merged`        a step whose equations stand in the order of stages, the merged
-                              ones as one
+`automap.jaxpr.merged`        several equations in the place of others: those of a stage merged
+                              to one, or at once as calls
 `automap.jaxpr.microbatch`    steps in microbatches: an unmodified step, traced at two batch
                               sizes, as a loop over parts of its batch
 `automap.jaxpr.names`         names of ops for people: what JAX wrote, without the tags that
@@ -34,4 +34,5 @@ microbatches.
                               the step lowers to
 `automap.jaxpr.spread`        scalars that are spread over like tensors which the plan splits
                               differently: `mu / (1 - b1 ** t)` of several kernels
+`automap.jaxpr.staged`        a step whose equations stand in the order of stages
 """

@@ -348,10 +348,16 @@ def _pass(event: Event, lane: str) -> Values:
     }
 
 
+def _alone_text(group: Sequence[OperatorRecord]) -> str:
+    """What a group takes by itself; "" where the plan does not say."""
+    alone = sum(operator.seconds or 0.0 for operator in group)
+    return seconds_text(alone) if alone else ""
+
+
 def _group_seconds(stage: StreamStageRecord, group: Sequence[OperatorRecord]) -> str:
     """What a group takes by itself, and its stage."""
-    alone = sum(operator.seconds or 0.0 for operator in group)
-    by_itself = f"{seconds_text(alone)} this group by itself, " if alone else ""
+    alone = _alone_text(group)
+    by_itself = f"{alone} this group by itself, " if alone else ""
     how = "" if stage.model_seconds is None else ", measured"
     return f"{by_itself}{seconds_text(stage.seconds)} the whole stage{how}"
 
@@ -370,6 +376,7 @@ def _streams(record: StreamsRecord) -> Values:
                     "lane": lane,
                     "kind": stage.together if len(stage.groups) > 1 else "alone",
                     "labels": labels,
+                    "alone": _alone_text(group),
                     "start": start,
                     "end": end,
                     "text": f"stage {number}, {stage.together}, group {lane + 1} of "

@@ -9,7 +9,7 @@ jitted:
            -> jit(re-emitted step, out_shardings = the plan's), donating what the step donates
 
 With a schedule of streams the equations stand in the order of its stages, and merged ones are one
-(`automap.jaxpr.merged`); on GPUs the groups of a stage are on streams of their own.
+(`automap.jaxpr.staged`); on GPUs the groups of a stage are on streams of their own.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from automap.jaxpr.hosted import HostedLeaves
-from automap.jaxpr.merged import StageSites, staged
 from automap.jaxpr.reemit import Reemitter
+from automap.jaxpr.staged import StageSites, staged
 from automap.plan.record import PlanRecord
 from automap.plan.streams import StreamsRecord
 from automap.runtime.meshes import check_has_host_memory, device_mesh, named_shardings

@@ -79,7 +79,7 @@ def solve(
     memo = _empty_memo(n, most_states)
     terms = Terms(most_groups, most_in_group, float(bound_seconds), most_states, most_endings)
     end, seconds, masks = solve_block(ops, machine, terms, memo)
-    states, endings = (int(count) for count in memo.counts)
+    states, endings, _ = (int(count) for count in memo.counts)
     if end != _DONE:
         return Solved(None, np.inf, states, endings)
     # Nothing below the bound: the known schedule is a best one.
@@ -99,14 +99,14 @@ def _empty_memo(n: int, most_states: int) -> "Memo":
         choice=np.zeros(size, np.uint64),
         following=np.full(size, -1, np.int64),
         head=np.full(n + 1, -1, np.int64),
-        counts=np.zeros(2, np.int64),
+        counts=np.zeros(3, np.int64),
     )
 
 
 class Memo(NamedTuple):
     """The sets that are left, in a table of open addressing; `tail` and `choice`, the ending that
     gave it, of each. `following` and `head` are linked lists of the sets of each size, `counts`
-    [2] how many sets there are and endings were priced.
+    [3] how many sets there are, endings were priced, and sets of too many groups were grown.
     """
 
     keys: Array
@@ -235,11 +235,13 @@ def _take_endings(
         level += 1
         rest = state & ~stage.mask[level]
         addable[level] = addable[level - 1] | _freed(ops, rest, place)
-        if count > terms.most_groups:
-            continue
-        memo.counts[1] += 1
-        if memo.counts[1] > terms.most_endings:
+        # One of too many groups is no ending, but work: wide blocks have more of them than endings.
+        kind = 2 if count > terms.most_groups else 1
+        memo.counts[kind] += 1
+        if memo.counts[kind] > terms.most_endings:
             return _OUT_OF_WORK
+        if kind == 2:
+            continue
         concurrent, merged = stage_seconds(ops, stage, level, machine)
         seconds = behind + min(concurrent, merged)
         if not _keep(memo, rest, seconds, stage.mask[level], terms.most_states):

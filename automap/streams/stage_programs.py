@@ -4,7 +4,7 @@ An operator has the equations whose results its kernels write. What only leads t
 operator writes, is part of the kernels, so it is computed again in each program that needs it:
 
     equations of a stage   those of its operators, merged or on streams of their own as in the step
-                           that runs (`automap.jaxpr.merged`), behind what leads to them
+                           that runs (`automap.jaxpr.staged`), behind what leads to them
     inputs                 what these read and do not make
     results                what its operators write and others read
                                                                       -> in: `StagePrograms.program`
@@ -26,7 +26,8 @@ from automap.errors import PlanError
 from automap.jax_compat import new_jaxpr, open_jaxpr
 from automap.jaxpr.fingerprint import program_sha256
 from automap.jaxpr.flatten import Equation, FlatJaxpr
-from automap.jaxpr.merged import Order, free_variables
+from automap.jaxpr.merged import free_variables
+from automap.jaxpr.staged import Order
 from automap.streams.operators import Operator
 from automap.streams.schedule import Stage
 

@@ -327,16 +327,20 @@ function streamsChart(width) {
   const { size, unit } = unitFor(SECOND_UNITS, seconds);
   const stages = new Set(boxes.map((box) => box.stage)).size;
   // Wide enough to read an operator's name; the figure scrolls.
-  const wide = Math.max(width, 22 * stages);
+  const wide = Math.max(width, Math.min(90 * stages, 12000));
   const end = d3.max(boxes, (box) => box.end);
   const pixels = (box) => ((box.end - box.start) / end) * (wide - 60);
-  const label = (box) => shortened(box.labels.join(" → "), pixels(box) - 4);
+  // The operators of a group in their order, and what they take by themselves: of a stage at once
+  // the longest group decides.
+  const lines = (box) => [...box.labels, ...(box.alone ? [box.alone] : [])];
+  const high = 14 + 12 * Math.min(d3.max(boxes, (box) => lines(box).length), 6);
+  const label = (box) => lines(box).map((line) => shortened(line, pixels(box) - 4)).join("\n");
   return [
     legend(used(TOGETHER, namesOf(boxes, "kind"))),
     Plot.plot({
       style: STYLE,
       width: wide,
-      height: 50 + 30 * lanes,
+      height: 50 + high * lanes,
       marginLeft: 40,
       x: { label: unit, domain: [0, end / size] },
       y: { label: "group", domain: d3.range(lanes), tickFormat: (lane) => `${lane + 1}` },

@@ -42,8 +42,13 @@ def pipelined(stages: int = 3, microbatches: int = 4) -> Plan:
 def streamed(plan: Plan) -> Plan:
     """A plan of one device with two stages: one operator, then two groups at once."""
 
+    alone = {"b": 0.5, "c": 1.0, "d": 2.0}
+
     def stage(*groups: tuple[str, ...], seconds: float) -> StreamStageRecord:
-        made = tuple(tuple(OperatorRecord(at=o, label=f"op {o}") for o in g) for g in groups)
+        made = tuple(
+            tuple(OperatorRecord(at=o, label=f"op {o}", seconds=alone.get(o)) for o in g)
+            for g in groups
+        )
         return StreamStageRecord(together="concurrent", groups=made, seconds=seconds)
 
     record = StreamsRecord(

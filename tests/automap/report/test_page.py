@@ -265,6 +265,8 @@ def test_streams_show_groups_of_a_stage_at_one_time():
     boxes = page_data(streamed(one), None)["streams"]["boxes"]
     assert [(b["start"], b["end"], b["lane"]) for b in boxes] == [(0, 1, 0), (1, 3, 0), (1, 3, 1)]
     assert boxes[1]["labels"] == ["op b", "op c"]
+    # A group has the seconds of its operators by themselves, written into its box.
+    assert [b["alone"] for b in boxes] == ["", "1.5 s", "2 s"]
 
 
 def test_leaves_are_folded_over_layers_and_none_is_lost():

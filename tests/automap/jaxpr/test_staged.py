@@ -10,7 +10,7 @@ import pytest
 from automap.errors import PlanError
 from automap.jax_compat import stream_call
 from automap.jaxpr.flatten import flatten
-from automap.jaxpr.merged import StageSites, staged
+from automap.jaxpr.staged import StageSites, staged
 
 
 def _flat(step, *args):
@@ -172,7 +172,7 @@ def test_a_later_stage_keeps_its_own_and_shares_what_both_groups_need():
     stages = [_at_once([sites[0]], [sites[1]]), _at_once([sites[2]], [sites[3]])]
     run = staged(flat, stages, on_streams=True)
     assert _calls(run, x, a, b) == [
-        (0, 1, ["dot_general", "sin"]),
+        (0, 1, ["dot_general"]),
         (0, 2, ["dot_general"]),
         (1, 1, ["dot_general"]),
         (1, 2, ["dot_general"]),
@@ -212,3 +212,64 @@ def test_a_users_sharding_in_a_group_is_left_out_on_one_device():
         ["dot_general", "optimization_barrier", "tanh"],
         ["dot_general"],
     ]
+
+
+@needs_streams
+def test_factors_of_a_norm_are_part_of_the_group_that_alone_reads_them():
+    x, a, b, c = (_normal(n, 8, 8) for n in range(4))
+    scale, variance = jnp.linspace(0.5, 1.5, 8), jnp.linspace(1.0, 2.0, 8)
+
+    def step(x, a, b, c, scale, variance):
+        # The factor of the first is its own; that of both others is not.
+        shared = jnp.exp(scale)
+        first = jnp.tanh((x @ a) * (lax.rsqrt(variance + 1e-3) * scale))
+        return first, (x @ b) * shared, (x @ c) * shared
+
+    args = (x, a, b, c, scale, variance)
+    flat = _flat(step, *args)
+    sites = _sites(flat, "dot_general")
+    run = staged(flat, [_at_once(*([site] for site in sites))], on_streams=True)
+    (_, _, own), *others = _calls(run, *args)
+    assert {"add", "rsqrt", "mul", "tanh"} <= set(own)
+    assert all("exp" not in names for _, _, names in others)
+    for got, expected in zip(jax.jit(run)(*args), step(*args), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_streams
+def test_what_reads_merged_results_stands_behind_them_and_not_in_a_call():
+    x, a, b = _normal(0, 8, 8), _normal(1, 8, 8), _normal(2, 8, 8)
+
+    def step(x, a, b):
+        left, right = jnp.tanh(x @ a), jnp.sin(x @ b)
+        return left @ a, right @ b
+
+    flat = _flat(step, x, a, b)
+    sites = _sites(flat, "dot_general")
+    stages = [_merged(sites[:2]), _at_once([sites[2]], [sites[3]])]
+    run = staged(flat, stages, on_streams=True)
+    assert _calls(run, x, a, b) == [(1, 1, ["dot_general"]), (1, 2, ["dot_general"])]
+    for got, expected in zip(jax.jit(run)(x, a, b), step(x, a, b), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@needs_streams
+def test_a_group_has_one_result_whatever_is_read_of_it():
+    x, a, b = _normal(0, 8, 8), _normal(1, 8, 8), _normal(2, 8, 4)
+
+    def step(x, a, b):
+        # Of the first, both results are read; what is made of the second in several ways is not.
+        left = x @ a
+        both = (left @ b, jnp.tanh(left).sum())
+        right = jnp.sin(x @ b)
+        return both, (right * 2).sum(axis=0), (right * 3).sum(axis=1)
+
+    flat = _flat(step, x, a, b)
+    first, second, other = _sites(flat, "dot_general")
+    run = staged(flat, [_at_once([first, second], [other])], on_streams=True)
+    jaxpr = jax.make_jaxpr(run)(x, a, b)
+    calls = [eqn for eqn in jaxpr.eqns if "_xla_stream_annotation" in eqn.params]
+    assert [[var.aval.shape for var in eqn.outvars] for eqn in calls] == [[(96,)], [(8, 4)]]
+    made = jax.tree.leaves(jax.jit(run)(x, a, b))
+    for got, expected in zip(made, jax.tree.leaves(step(x, a, b)), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
