@@ -27,12 +27,20 @@ if TYPE_CHECKING:
     from automap.api.verification import Verification as Verification, verify as verify
     from automap.errors import (
         AutomapError as AutomapError,
+        CacheWarning as CacheWarning,
+        CalibrationError as CalibrationError,
         CompilerError as CompilerError,
+        CompilerTimeoutError as CompilerTimeoutError,
         InfeasiblePlanError as InfeasiblePlanError,
         InputError as InputError,
         MeshMismatchError as MeshMismatchError,
+        NotSeparableError as NotSeparableError,
         PlanError as PlanError,
+        PlanWarning as PlanWarning,
+        ProcessLostError as ProcessLostError,
+        ProfileError as ProfileError,
         TopologyError as TopologyError,
+        UnknownOpError as UnknownOpError,
     )
     from automap.runtime.pipeline.transfer import fetch as fetch
     from automap.topology import Topology as Topology, get_topology as get_topology
@@ -44,19 +52,27 @@ __version__ = "0.1.0"
 _MODULE_OF: Final = {
     "Advice": "automap.api.advise",
     "AutomapError": "automap.errors",
+    "CacheWarning": "automap.errors",
+    "CalibrationError": "automap.errors",
     "Comparison": "automap.api.comparison",
     "CompilerError": "automap.errors",
+    "CompilerTimeoutError": "automap.errors",
     "InfeasiblePlanError": "automap.errors",
     "InputError": "automap.errors",
     "MeshMismatchError": "automap.errors",
+    "NotSeparableError": "automap.errors",
     "ParallelStep": "automap.api.parallel",
     "PipelineSimulation": "automap.api.simulation",
     "PlacementSimulation": "automap.api.simulation",
     "Plan": "automap.api.plan",
     "PlanError": "automap.errors",
+    "PlanWarning": "automap.errors",
+    "ProcessLostError": "automap.errors",
+    "ProfileError": "automap.errors",
     "Simulation": "automap.api.simulation",
     "Topology": "automap.topology",
     "TopologyError": "automap.errors",
+    "UnknownOpError": "automap.errors",
     "Verification": "automap.api.verification",
     "advise": "automap.api.advise",
     "compare": "automap.api.comparison",
@@ -95,8 +111,11 @@ class _Face(ModuleType):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """The public names too, loaded or not."""
-        return sorted({*super().__dir__(), *_MODULE_OF})
+        """The public names, loaded or not, and what every module has; nothing that is imported here
+        for the face itself.
+        """
+        own = (name for name in super().__dir__() if name.startswith("__"))
+        return sorted({*own, *_MODULE_OF})
 
 
 # A module's class may be changed to one of its subclasses (Python's data model says so);

@@ -33,6 +33,7 @@ from automap.option_values import (
     read_profile,
     read_rules,
     read_strict,
+    unknown_keyword,
 )
 from automap.plan.checks import MAX_INTEGER
 
@@ -370,7 +371,7 @@ def read_options(**given: Unpack[OptionKeywords]) -> Options:
     known = {f.metadata[_DESCRIPTION].name: f for f in fields(Options)}
     for name in given:
         if name not in known:
-            raise TypeError(f"unexpected keyword argument {name!r}; allowed: {', '.join(known)}")
+            raise unknown_keyword(name, known)
     values = {
         known[name].name: known[name].metadata[_DESCRIPTION].read(value)
         for name, value in given.items()

@@ -3,7 +3,8 @@
 Nothing here loads numpy or JAX before a value is read: help has to answer at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,20 +18,35 @@ if TYPE_CHECKING:
     from automap.topology.mesh import Mesh
 
 
+def unknown_keyword(name: str, options: Iterable[str], more: str = "") -> TypeError:
+    """The error for a keyword that is no option: the nearest one, then all; `more` is allowed
+    too.
+    """
+    known = tuple(options)
+    near = difflib.get_close_matches(name, known, n=1)
+    meant = f": did you mean {near[0]}?" if near else ";"
+    return TypeError(
+        f"unexpected keyword argument {name!r}{meant} allowed: {', '.join(known)}{more}"
+    )
+
+
 def read_mesh(given: "str | Mapping[str, int]") -> "Mesh | None":
     """A mesh's names and sizes; None for auto."""
     if given == "auto":
         return None
-    pairs = (
-        [tuple(part.partition("=")[::2]) for part in given.split(",")]
-        if isinstance(given, str)
-        else [(name, str(size)) for name, size in given.items()]
-    )
+    # What a user gives may be of any type: sizes alone, a mesh of JAX's.
+    if isinstance(given, str):
+        pairs = [tuple(part.partition("=")[::2]) for part in given.split(",")]
+    elif isinstance(given, Mapping):
+        pairs = [(str(name), str(size)) for name, size in given.items()]
+    else:
+        pairs = []
     names = [name for name, _ in pairs]
     is_read = all(n.isidentifier() and is_size(v) for n, v in pairs)
     if not is_read or not pairs or len(set(names)) != len(names):
         raise InputError(
-            f"mesh {given!r}: expected auto, or different names with sizes, as data=4,model=2"
+            f"mesh {given!r}: expected auto, or different names with sizes: data=4,model=2 as a "
+            'text, or {"data": 4, "model": 2} in Python'
         )
     from automap.topology.mesh import Mesh  # loads numpy
 

@@ -6,9 +6,13 @@ passes, and by the older of XLA's two generators of code, which takes half as lo
 import gc
 from importlib.metadata import version
 import os
+from pathlib import Path
 import signal
+import subprocess
+import sys
 
 from hypothesis import settings
+import pytest
 
 
 _FLAGS = ["--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0"]
@@ -31,3 +35,21 @@ def pytest_collection_finish():
     """What was imported stays: the collector need not go through it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of packages that a wheel has, built where an earlier layout was built."""
+    folder = tmp_path_factory.mktemp("built")
+    (folder / "lib" / "rl").mkdir(parents=True)
+    (folder / "lib" / "rl" / "env.py").touch()
+    places = ["egg_info", "--egg-base", str(folder), "build_py", "--build-lib", str(folder / "lib")]
+    run = subprocess.run(
+        [sys.executable, "setup.py", "-q", *places],
+        cwd=Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return folder / "lib"

@@ -91,29 +91,6 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of packages that a wheel has, built where an earlier layout was built."""
-    folder = tmp_path_factory.mktemp("built")
-    (folder / "lib" / "rl").mkdir(parents=True)
-    (folder / "lib" / "rl" / "env.py").touch()
-    _run(
-        [
-            sys.executable,
-            "setup.py",
-            "-q",
-            "egg_info",
-            "--egg-base",
-            str(folder),
-            "build_py",
-            "--build-lib",
-            str(folder / "lib"),
-        ],
-        ROOT,
-    )
-    return folder / "lib"
-
-
 def _files(folder: Path) -> Iterator[Path]:
     kept = {".py", ".json", ".safetensors", ".toml", ".typed", ".js", ".css", ".html", ".txt"}
     return (p.relative_to(folder) for p in folder.rglob("*") if p.suffix in kept)

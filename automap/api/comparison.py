@@ -12,6 +12,7 @@ from automap.planner import spaces
 from automap.program.trace import lower_call
 from automap.report.notebook import comparison_html
 from automap.report.progress import SearchProgress
+from automap.step.arguments import positional_arguments
 from automap.step.rules import user_rules
 from automap.step.step import as_step
 from automap.topology import Topology, regular
@@ -60,7 +61,7 @@ def compare(
         raise InputError("preset: got one; allowed: none, as every preset is compared")
     checked = read_options(**options)
     given = as_step(step, mesh=checked.axes)
-    call = given.enter(tuple(args), kwargs or {}).traced()
+    call = given.enter(positional_arguments(args), kwargs or {}).traced()
     machine = regular(as_machine(topology, checked))
     with SearchProgress(checked.budget_seconds) as progress:
         workload = lower_call(

@@ -13,6 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial, update_wrapper
+from inspect import signature
 from pathlib import Path
 from typing import Any, Unpack
 import warnings
@@ -20,12 +21,13 @@ import warnings
 import jax
 
 from automap.api.call_plans import as_machine, cache_key, load_cached, plan_call, save_cached
-from automap.api.keywords import ParallelizeKeywords, with_options
+from automap.api.keywords import JitKeywords, ParallelizeKeywords, with_options
 from automap.api.plan import Plan
 from automap.config import Options, described_options, read_options
 from automap.errors import PlanError, PlanWarning
 from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.reemit import Reemitter
+from automap.option_values import unknown_keyword
 from automap.program.trace import mesh_of_call
 from automap.runtime.initialization import even_shardings, init_sharded, planned_shardings
 from automap.runtime.planned_calls import difference
@@ -73,17 +75,25 @@ def parallelize(
         MeshMismatchError: at the first call, another number of devices than the topology has.
         ProfileError: a profile that cannot be read.
         TopologyError: at the first call, an unknown topology, or a mesh that does not fit it.
+        TypeError: a keyword that is neither an option nor one of `jax.jit`.
     """
-    names = {option.name for option in described_options()}
-    # What is no option of a plan is one of `jax.jit`, which refuses what it does not know.
+    names = [option.name for option in described_options()]
     given: dict[str, Any] = {name: value for name, value in options.items() if name in names}
+    # What is no option of a plan is one of `jax.jit`, of which another version of JAX has others.
+    jit_options = {name: value for name, value in options.items() if name not in names}
+    jit_names = {*JitKeywords.__annotations__, *signature(jax.jit).parameters}
+    for name in jit_options:
+        if name not in jit_names:
+            known = ("topology", "cache_dir", "devices", *names)
+            more = f"; of jax.jit: {', '.join(JitKeywords.__annotations__)}"
+            raise unknown_keyword(name, known, more)
     make = partial(
         ParallelStep,
         topology=topology,
         options=read_options(**given),
         devices=devices,
         cache_dir=None if cache_dir is None else Path(cache_dir),
-        jit_options={name: value for name, value in options.items() if name not in names},
+        jit_options=jit_options,
     )
     return make if step is None else make(step)
 

@@ -16,6 +16,7 @@ from automap.config import (
 )
 from automap.refine.refinement import Refinement, check_one_compiler_option
 from automap.runtime.pipeline.step import check_separable
+from automap.step.arguments import positional_arguments
 from automap.step.step import as_step
 from automap.topology import Graph, Topology
 from automap.verify.confirm import Confirmation
@@ -64,7 +65,7 @@ def plan(
     confirmation = Confirmation(top=verify_top) if verify else None
     refinement = None if refine is None else Refinement(seconds=refine)
     given = as_step(step, mesh=checked.axes)
-    call = given.enter(tuple(args), kwargs or {}).traced()
+    call = given.enter(positional_arguments(args), kwargs or {}).traced()
     planned = plan_call(
         call,
         as_machine(topology, checked),

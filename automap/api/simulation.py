@@ -122,7 +122,7 @@ def simulate(
             )
         return Simulation.from_record(simulate_recorded(plan))
     # Priced again, as another machine or profile has other seconds for the same point.
-    workload = planned_workload(plan, step, tuple(args), kwargs or {})
+    workload = planned_workload(plan, step, args, kwargs or {})
     return Simulation.from_record(
         simulate_workload(plan, workload, topology=topology, profile=profile)
     )

@@ -288,7 +288,7 @@ CALIBRATE: Final = Command(
         click.Option(
             ["--quick/--full", "is_quick"],
             default=True,
-            help="a few sizes in a minute or two, or many",
+            help="a few sizes in a minute or two (default), or many",
         ),
         click.Option(
             ["--target", "targets"],

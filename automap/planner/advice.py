@@ -17,7 +17,7 @@ Read off the smallest plan that was found (point x on a mesh of N devices):
 A lever that does not apply is not named.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -56,6 +56,11 @@ def advice(context: SearchContext, point: Point, options: Options) -> tuple[str,
     levers = (_presets, _checkpoint, _bfloat16, _batch, _padding, _devices, _state, _free_choice)
     texts = [text for lever in levers for text in lever(step, options)]
     return (_parts_text(step.memory), *texts)
+
+
+def listed(text: str, more: Iterable[str]) -> str:
+    """A sentence, and what else there is to say of it, a line each."""
+    return "\n  ".join((text, *more))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from automap.errors import InfeasiblePlanError, InputError, UnknownOpError
 from automap.interrupts import note_interrupts
 from automap.plan.explain import all_the_same_text
 from automap.plan.record import PlanRecord
-from automap.planner.advice import advice
+from automap.planner.advice import advice, listed
 from automap.planner.records import Outcome, build_plan
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
@@ -292,14 +292,15 @@ def _nothing_fits(outcome: Outcome, options: Options) -> str:
     # Both round to the same text, which would read as if it did fit.
     if needed == allowed:
         needed, allowed = f"{peak_bytes:,} B", f"{limit_bytes:,} B"
-    parts = [
+    return listed(
         f"no plan fits: the smallest that was found needs {needed} on each device, {allowed} are "
         "allowed",
-        *outcome.warnings,
-        *advice(outcome.context, outcome.best.point, options),
-        all_the_same_text(peak_bytes),
-    ]
-    return "; ".join(parts)
+        (
+            *outcome.warnings,
+            *advice(outcome.context, outcome.best.point, options),
+            all_the_same_text(peak_bytes),
+        ),
+    )
 
 
 def _nothing_found(context: SearchContext, options: Options) -> str:

@@ -24,7 +24,7 @@ from automap.errors import InfeasiblePlanError, InputError
 from automap.interrupts import note_interrupts
 from automap.plan.rates import LostRecord
 from automap.plan.record import PlanRecord
-from automap.planner.advice import advice
+from automap.planner.advice import advice, listed
 from automap.planner.levers import plan_sharding
 from automap.planner.rates import rates_record
 from automap.planner.records import Outcome
@@ -236,7 +236,7 @@ def add_advice(
         texts = (f"{needed}: plan with --space sharding",)
     else:
         texts = (needed, *advice(context, outcome.best.point, options))
-    return InfeasiblePlanError("; ".join((str(error), *texts)))
+    return InfeasiblePlanError(listed(str(error), texts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,5 @@
-"""Progress of planning on a terminal: what is done, how far, the best plan so far, the time left.
+"""Progress of planning on a terminal: what is done, how far, the fastest plan so far (which is not
+always the one returned: `automap.search.portfolio.keep_preset`), the time left.
 
 The bar is the share of the time budget that is spent; a search may end before it.
 """
@@ -51,13 +52,14 @@ class SearchProgress(Bar):
         self.describe(COMPILING)
 
     def update(self, context: SearchContext) -> None:
-        """Show how far the search is and its best candidate."""
+        """Show how far the search is and its fastest candidate, or the smallest if none fits."""
         text = f"{context.evaluations} plans priced"
         if context.best is not None:
             best = context.best.estimate
-            fits = "" if context.objective.fits(best) else ", does not fit yet"
+            is_fitting = context.objective.fits(best)
+            which, but = ("fastest", "") if is_fitting else ("smallest", ", does not fit yet")
             gib = best.peak_bytes / 2**30
-            text += f", best {best.step_seconds * 1e3:.3f} ms and {gib:.2f} GiB{fits}"
+            text += f", {which} {best.step_seconds * 1e3:.3f} ms and {gib:.2f} GiB{but}"
         # Seconds of processor time, as the budget is, and not of the clock.
         spent = self._budget_seconds - context.seconds_left
         self.progress.update(
@@ -65,10 +67,10 @@ class SearchProgress(Bar):
         )
 
     def update_stages(self, tried: PipelineProgress) -> None:
-        """Show which stages are looked at, and the best step so far."""
+        """Show which stages are looked at, and the shortest step so far."""
         text = tried.what
         if math.isfinite(tried.best_seconds):
-            text += f", best {tried.best_seconds * 1e3:.3f} ms"
+            text += f", fastest {tried.best_seconds * 1e3:.3f} ms"
         self.progress.update(
             self.task, description=printable(text), total=tried.of or None, completed=tried.done
         )

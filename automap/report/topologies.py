@@ -1,8 +1,9 @@
 """Machines as text: the catalogue as one table, one machine in full with the source of every
 number.
 
-On a terminal tables have frames and are cut to its width; in a pipe they are plain columns, one
-line a row, unless COLUMNS says how wide they may be.
+On a terminal tables have frames and are cut to its width; in a pipe they are plain columns, the
+catalogue's of at most 80, and one line for each number of a machine with its source, unless COLUMNS
+says how wide they may be.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,8 +36,9 @@ from automap.topology.model import PAIRS
 # Rows of one machine shown at most: meshes, links and routes of a large one fill pages.
 _MOST_ROWS: Final = 40
 _PIPE_COLUMNS: Final = 1000
-# A terminal with fewer columns has no room for what one machine in full says too.
+# A pipe, and a terminal with fewer columns, has no room for what one machine in full says too.
 _WIDE_COLUMNS: Final = 130
+_CATALOGUE_PIPE_COLUMNS: Final = 80
 _CATALOGUE_HEADS: Final = ("name", "example", "memory", "bf16 dots")
 _WIDE_HEADS: Final = ("devices", "kind", "memory speed", "links")
 # No ending is the end of another one, so their order does not matter.
@@ -52,9 +54,10 @@ _UNITS: Final = (
 
 def show_catalogue(entries: Iterable[CatalogueEntry]) -> None:
     """Print every family of names with its example."""
-    is_wide = _console().width >= _WIDE_COLUMNS
+    console = table_console(pipe_columns=_CATALOGUE_PIPE_COLUMNS)
+    is_wide = console.width >= _WIDE_COLUMNS
     heads = (*_CATALOGUE_HEADS, *_WIDE_HEADS) if is_wide else _CATALOGUE_HEADS
-    _print(heads, (_entry_row(entry)[: len(heads)] for entry in entries))
+    _print(heads, (_entry_row(entry)[: len(heads)] for entry in entries), console)
 
 
 def show_machine(machine: Topology | Graph) -> None:
@@ -113,13 +116,19 @@ def _entry_row(entry: CatalogueEntry) -> tuple[str, ...]:
     return (
         entry.pattern,
         entry.example,
-        ", ".join(_shown("memory_bytes", kind.memory_bytes) for kind in kinds),
-        ", ".join(_shown("flops_per_s", kind.peak_flops_per_s("bf16")) for kind in kinds),
+        _listed("memory_bytes", [kind.memory_bytes for kind in kinds]),
+        _listed("flops_per_s", [kind.peak_flops_per_s("bf16") for kind in kinds]),
         str(machine.device_count),
         ", ".join(kind.name for kind in kinds),
-        ", ".join(_shown("hbm_bytes_per_s", kind.hbm_bytes_per_s) for kind in kinds),
+        _listed("hbm_bytes_per_s", [kind.hbm_bytes_per_s for kind in kinds]),
         links,
     )
+
+
+def _listed(field: str, values: Sequence[float]) -> str:
+    """`128, 12 GB`: numbers of one field, with their unit once."""
+    *firsts, last = (_shown(field, value) for value in values)
+    return ", ".join((*(text.partition(" ")[0] for text in firsts), last))
 
 
 def _alike_levels(topology: Topology) -> Iterator[str]:
@@ -183,8 +192,10 @@ def _console() -> Console:
     return table_console(pipe_columns=_PIPE_COLUMNS)
 
 
-def _print(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    console = _console()
+def _print(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None
+) -> None:
+    console = console or _console()
     table = Table(box=SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
     for head in heads:
         table.add_column(Text(printable(head)))

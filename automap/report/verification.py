@@ -185,11 +185,15 @@ def _numerics(numerics: Numerics) -> Iterator[str]:
             "output are"
         )
     for leaf in numerics.leaves[:_SHOWN_LEAVES]:
-        mark = "" if leaf.agrees else "  DIFFERS"
-        yield (
-            f"  {leaf.path or 'the result'}: differs by {leaf.error:.2e} of its change, allowed "
-            f"{leaf.allowed:.2e}, of which rounding moves it by {leaf.rounding:.2e}{mark}"
-        )
+        path = leaf.path or "the result"
+        if leaf.agrees:
+            yield f"  {path}: agrees, with {leaf.excess:.1%} of the difference that is allowed"
+        else:
+            yield (
+                f"  {path}: DIFFERS by {leaf.error:.2e} of its change in the step; allowed "
+                f"{leaf.allowed:.2e}, and one rounding of the inputs moves it by "
+                f"{leaf.rounding:.2e}"
+            )
 
 
 def compiled_text(plan: PlanRecord, witness: Witness) -> str:

@@ -30,9 +30,13 @@ people know is worth having. What stays on the chip is XLA's choice and the leas
 prediction: a gain that is there only if XLA chooses as predicted is none.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 import random
+from typing import Final
 
+from automap.policy import Policy
+from automap.quantities import seconds_text
 from automap.search.context import Candidate, SearchContext
 from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive, size
@@ -40,6 +44,10 @@ from automap.search.greedy import climb, climb_meshes
 from automap.search.mcmc import walk_from
 from automap.search.optcnn import Summing, runs_beside
 from automap.topology.mesh import Mesh
+
+
+# A share of the step.
+_SHOWN_GAIN: Final = 0.01
 
 
 def auto(context: SearchContext) -> None:
@@ -158,7 +166,26 @@ def keep_preset(context: SearchContext) -> None:
         # The best plan may be faster only with the memory on the chip; one behind it may be faster
         # without.
         others = context.best_candidates(policy.preset_rivals)
-        context.best = next(filter(is_surely_faster, others), preset)
+        fastest, context.best = context.best, next(filter(is_surely_faster, others), preset)
+        if context.best is preset:
+            context.notes.extend(_kept_text(preset, fastest, policy))
+
+
+def _kept_text(preset: Candidate, fastest: Candidate, policy: Policy) -> Iterator[str]:
+    """Why a preset is returned though a faster plan was priced; nothing where none was."""
+    by = preset.estimate.step_seconds / fastest.estimate.step_seconds - 1
+    # A smaller one would be asked about by nobody.
+    if by < _SHOWN_GAIN:
+        return
+    if by <= policy.preset_margin:
+        why = f"predictions do not tell steps apart that are within {policy.preset_margin:.0%}"
+    else:
+        why = "that holds only if the compiler keeps what is expected in the memory on the chip"
+    yield (
+        f"{preset.origin.removeprefix('preset ')} kept: the fastest plan that was priced takes "
+        f"{seconds_text(fastest.estimate.step_seconds)} in place of "
+        f"{seconds_text(preset.estimate.step_seconds)}, {by:.1%} less by the prediction; {why}"
+    )
 
 
 def _best_preset(context: SearchContext) -> Candidate | None:

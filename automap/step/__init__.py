@@ -1,6 +1,8 @@
 """A step as its user wrote it: its calls, the objects of libraries it is given, the shardings in
 its code.
 
+`automap.step.arguments`         arguments of a step: those it brings along, those that
+                                 options of `jax.jit` mean, and those that are only described
 `automap.step.call`              one call of a step: which of its arguments are traced, and
                                  what tracing gave
 `automap.step.lost_state`        whether a step trains something and returns none of it: what

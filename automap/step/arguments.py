@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import jax
 
+from automap.errors import InputError
 from automap.step.libraries import Library
 
 
@@ -54,6 +55,18 @@ class Unwrapped:
     positional: tuple[Any, ...]
     named: Mapping[str, Any]
     library: int | None
+
+
+def positional_arguments(given: Any) -> tuple[Any, ...]:
+    """The positional arguments of a call that is only described. Raises `InputError` for anything
+    but a tuple or a list: a dict of parameters would be read as its keys.
+    """
+    if isinstance(given, tuple | list):
+        return tuple(given)
+    raise InputError(
+        f"args: got a {type(given).__name__}; allowed: the tuple of the step's positional "
+        "arguments, (params, batch) for step(params, batch), or (params,) for one argument"
+    )
 
 
 def unwrap(given: Callable[..., Any], libraries: Sequence[Library]) -> Unwrapped:

@@ -39,6 +39,9 @@ from automap.step.user_constraints import UserSharding
 # What JAX says of a PartitionSpec, and of a shard_map without a mesh, outside of any mesh.
 _NEEDS_MESH = ("requires a non-empty mesh in context", "The context mesh cannot be empty")
 
+# How JAX names the types of PyTorch's tensors, and of torchax's, which it does not trace.
+_TENSORS = ("'torchax.tensor.", "'torch.Tensor'")
+
 DonatedBy = Literal["the function", "a call inside"]
 
 
@@ -218,6 +221,12 @@ def _needs_mesh(error: BaseException) -> bool:
 
 def _failed(name: str, error: BaseException) -> InputError:
     text = str(error)
+    if any(tensor in text for tensor in _TENSORS):
+        return InputError(
+            f"tracing {name} failed: its arguments are tensors of PyTorch, and JAX traces arrays; "
+            "for a step on tensors of torchax write "
+            "torchax.interop.torch_view(automap.parallelize(torchax.interop.jax_view(step)))"
+        )
     if not _needs_mesh(error):
         return InputError(
             f"tracing {name} failed with {type(error).__name__}{_where(error)}: {text}; the step "

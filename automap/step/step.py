@@ -24,6 +24,7 @@ from automap.step.arguments import (
     bound_arguments,
     chosen_arguments,
     holds_object,
+    positional_arguments,
     unwrap,
 )
 from automap.step.call import TracedCall, is_jitted, trace_call
@@ -317,4 +318,6 @@ def traced_call(
 
     Raises `InputError` around the step's own exceptions.
     """
-    return as_step(step, mesh=mesh, name=name).enter(args, kwargs or {}).traced()
+    return (
+        as_step(step, mesh=mesh, name=name).enter(positional_arguments(args), kwargs or {}).traced()
+    )

@@ -19,7 +19,8 @@ def gpu_hosts(hosts: int, gpus_per_host: int, gpu: str) -> Topology:
     if gpu not in HOSTS:
         raise TopologyError(
             f"topology: got {got!r}; allowed GPUs: {', '.join(HOSTS)}; for another one write a "
-            "TOML file (see automap.topology.toml_file)"
+            'TOML file, as the page "Plan for a cluster that is not there" says '
+            "(docs/how-to/no-cluster.md)"
         )
     kind = HOSTS[gpu]
     max_hosts = MAX_DEVICES // kind.max_gpus

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import automap
+from automap import errors
 
 
 ROOT = Path(automap.__file__).parents[1]
@@ -46,7 +47,13 @@ def test_what_type_checkers_see_is_what_there_is():
     assert sorted(seen) == automap.__all__
     for name, module in seen.items():
         assert getattr(automap, name) is getattr(importlib.import_module(module), name), name
-    assert set(seen) <= set(dir(automap))
+    assert [name for name in dir(automap) if not name.startswith("__")] == automap.__all__
+
+
+def test_every_error_and_warning_is_public():
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    raised = {name for name in classes if issubclass(getattr(errors, name), Exception)}
+    assert raised <= set(automap.__all__)
 
 
 SHARED_NAMES = ("plan", "simulate", "verify")

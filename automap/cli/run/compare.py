@@ -16,6 +16,7 @@ from automap.config import Options
 from automap.jaxpr.reemit import Reemitter
 from automap.plan.codec import encode
 from automap.plan.rates import mfu_text
+from automap.planner.advice import listed
 from automap.planner.spaces import Comparison, compare_spaces
 from automap.program import Workload
 from automap.program.trace import lower_call, mesh_of_call, without_own_shardings
@@ -66,7 +67,7 @@ def run(*, as_json: bool, **given: Any) -> None:
         table.add_row(Text(printable(row.name)), step, mfu, per_second, peak, fits)
     table_console(pipe_columns=80).print(table)
     if comparison.advice:
-        click.echo(printable(f"no plan fits; of the smallest: {'; '.join(comparison.advice)}"))
+        click.echo(printable(listed("no plan fits; of the smallest:", comparison.advice)))
 
 
 def _freed(workload: Workload, call: TracedCall, request: Request) -> Workload | None:

@@ -20,6 +20,7 @@ from automap.config import (
     described_options,
     read_options,
 )
+from automap.errors import InputError
 
 
 OPTIONS = {option.name: option for option in described_options()}
@@ -121,5 +122,36 @@ def test_an_option_of_another_description_appears_everywhere():
 
 
 def test_an_unknown_keyword_is_a_type_error_that_lists_the_known_ones():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'bugdet'; allowed: mesh, "):
+    said = r"unexpected keyword argument 'bugdet': did you mean budget\? allowed: mesh, "
+    with pytest.raises(TypeError, match=said):
         automap.plan(lambda x: x, (1.0,), topology="cpu:1", bugdet=3)  # pyright: ignore
+
+
+def test_the_decorator_knows_its_own_keywords_and_those_of_jit():
+    said = r"'cachedir': did you mean cache_dir\? allowed: topology, .*; of jax.jit: .*donate"
+    with pytest.raises(TypeError, match=said):
+        automap.parallelize(lambda x: x, cachedir="plans")
+    with pytest.raises(TypeError, match="'zzz'; allowed: topology, "):
+        automap.parallelize(lambda x: x, zzz=1)
+    automap.parallelize(lambda x: x, donate_argnums=0, budget=1)
+
+
+@pytest.mark.parametrize("mesh", [(4, 2), 8, {1: 2}, {"data": 4.0}, {"data": "4,model=2"}])
+def test_a_mesh_of_another_type_is_refused_with_what_is_allowed(mesh):
+    with pytest.raises(InputError, match='data=4,model=2 as a text, or {"data": 4, "model": 2}'):
+        automap.parallelize(lambda x: x, mesh=mesh)
+
+
+@pytest.mark.parametrize("args", [{"w": 1.0}, 1.0, "w"], ids=["tree", "leaf", "text"])
+@pytest.mark.parametrize("function", [automap.plan, automap.compare])
+def test_arguments_that_are_no_tuple_are_refused(function, args):
+    with pytest.raises(InputError, match=r"allowed: the tuple of .* \(params, batch\) for step"):
+        function(lambda w: w, args, topology="cpu:1")
+
+
+def test_tensors_of_pytorch_are_refused_with_what_to_write():
+    """A class by the name and module of torchax's own, which is not among the requirements."""
+    tensor = type("Tensor", (), {"__module__": "torchax.tensor"})()
+    view = r"torchax.interop.torch_view\(automap.parallelize\(torchax.interop.jax_view\(step\)\)\)"
+    with pytest.raises(InputError, match=view):
+        automap.parallelize(lambda x: x, topology="cpu:1")(tensor)

@@ -84,6 +84,17 @@ def test_the_message_names_operation_line_and_reason():
         microbatched(normalized, (WEIGHTS["a"], BATCH["x"]), microbatches=4)
 
 
+def test_statistics_over_an_axis_of_vmap_are_refused_by_what_they_are():
+    def normalized(w, x):
+        def z(sample):
+            return sample @ w - jax.lax.pmean(sample @ w, "batch")
+
+        return w - jax.grad(lambda w: (jax.vmap(z, axis_name="batch")(x @ w) ** 2).mean())(w)
+
+    with pytest.raises(NotSeparableError, match=r"psum at .*samples of the batch together"):
+        microbatched(normalized, (WEIGHTS["a"], BATCH["x"]), microbatches=4)
+
+
 def test_side_effects_per_sample_are_refused():
     def printed(w, x):
         jax.debug.print("{}", (x @ w)[0, 0])

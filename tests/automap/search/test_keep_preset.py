@@ -51,6 +51,10 @@ def test_what_is_kept_is_a_preset_or_faster_under_both_assumptions(step, topolog
     sure = [p for p in plans if gain(p, on_chip_bytes) > 0.03 and gain(p, 0) > 0.01]
     keep_preset(context)
     assert context.best.point == [*sure, preset][0].point
+    # Who is told of a faster plan, as by the progress, is told why it is not the one returned.
+    faster = preset.estimate.step_seconds / plans[0].estimate.step_seconds - 1
+    is_said = any(f"{preset.origin} kept: the fastest plan" in note for note in context.notes)
+    assert is_said == (not sure and faster >= 0.01)
 
 
 def test_a_gain_that_needs_the_chip_is_none():

@@ -28,9 +28,18 @@ RULES: Mapping[str, Rule] = {
 }
 
 
+_OVER_SAMPLES = frozenset({"pmax", "pmin", "psum"})
+"""What `jax.lax.pmean` and its kin over an axis of `jax.vmap` become."""
+
+
 def apply_rule(operation: Operation) -> RuleResult:
     """What the rule of an operation says, checked against the shapes. Raises `Refusal`."""
     rule = RULES.get(operation.name)
+    if rule is None and operation.name in _OVER_SAMPLES:
+        raise Refusal(
+            "it puts the samples of the batch together, as batch norm does with its statistics, "
+            "and no microbatch has all of them"
+        )
     if rule is None:
         raise Refusal("no rule says how it treats the samples of a batch")
     for name, value in operation.full.params.items():
