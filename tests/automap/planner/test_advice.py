@@ -158,7 +158,7 @@ def test_what_was_asked_for_is_named_where_it_is_in_the_way():
 
 def test_pipelines_and_comparisons_say_the_same(large):
     limit_bytes, text = large
-    levers = text[text.index("rematerialize") : text.index("; --memory-limit")]
+    levers = text[text.index("rematerialize") : text.index("\n  --memory-limit")]
     given = [
         "models.llama:llama_tiny",
         "--arg",
@@ -171,7 +171,7 @@ def test_pipelines_and_comparisons_say_the_same(large):
     given += ["--strategy", "greedy", "--memory-limit", str(limit_bytes / 2**30)]
     shown = CliRunner().invoke(main, ["compare", *given])
     assert shown.exit_code == 0
-    assert levers in shown.output.replace("\n", " ")
+    assert levers in shown.output
     for space in ("pipeline", "hybrid"):
         with pytest.raises(InfeasiblePlanError) as error:
             plan_workload(
