@@ -17,7 +17,7 @@ Nothing here loads numpy or JAX before a value is read: help has to answer at on
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-import math
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, get_args
 
@@ -25,6 +25,7 @@ from automap import choices
 from automap.choices import KnownNames, Layers, Option, SearchSpace, UnknownOps
 from automap.errors import InputError
 from automap.option_values import (
+    check_positive,
     read_count,
     read_levers,
     read_memory_limit,
@@ -264,15 +265,15 @@ class Options:
 
     def __post_init__(self) -> None:
         """Check numbers and names."""
-        _check_positive("budget", self.budget_seconds, "seconds")
+        check_positive("budget", self.budget_seconds, "seconds")
         if self.memory_limit_bytes is not None:
-            _check_positive("memory limit", self.memory_limit_bytes / 2**30, "GiB")
+            check_positive("memory limit", self.memory_limit_bytes / 2**30, "GiB")
             if not 1 <= self.memory_limit_bytes <= MAX_INTEGER:
                 raise InputError(
                     f"memory limit {self.memory_limit_bytes / 2**30:g} GiB; allowed: from 1 to "
                     f"{MAX_INTEGER} bytes, in GiB"
                 )
-        if not 0 <= self.seed <= MAX_INTEGER:
+        if not (isinstance(self.seed, Integral) and 0 <= self.seed <= MAX_INTEGER):
             raise InputError(f"seed {self.seed}; allowed: an integer from 0 to {MAX_INTEGER}")
         _check_literal("space", self.space, SearchSpace)
         if self.space != "sharding":
@@ -393,8 +394,3 @@ def _check_literal(name: str, value: str, literal: Any) -> None:
     allowed = get_args(literal)
     if value not in allowed:
         raise InputError(f"{name} {value!r}; allowed: {', '.join(allowed)}")
-
-
-def _check_positive(name: str, value: float, unit: str) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise InputError(f"{name} {value}: must be a positive number of {unit}")

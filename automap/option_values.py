@@ -5,6 +5,8 @@ Nothing here loads numpy or JAX before a value is read: help has to answer at on
 
 from collections.abc import Iterable, Mapping, Sequence
 import difflib
+import math
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +73,16 @@ def is_size(text: str) -> bool:
 
 def read_memory_limit(gib: float | None) -> float | None:
     """Bytes of GiB."""
-    return None if gib is None else gib * 2**30
+    if gib is None:
+        return None
+    check_positive("memory limit", gib, "GiB")
+    return gib * 2**30
+
+
+def check_positive(name: str, value: object, unit: str) -> None:
+    """Refuse what is no positive number: in Python a value may be of any type."""
+    if not (isinstance(value, Real) and math.isfinite(value) and value > 0):
+        raise InputError(f"{name} {value!r}: must be a positive number of {unit}")
 
 
 def read_pins(given: str | Sequence[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ obeys: escape sequences, control characters, marks that turn the direction of a 
 that is no visible character is shown as its number                          -> in: `printable`
 
 How much is said beside the result is the command's `--quiet` or `--verbose`, kept in click's
-context and nowhere else                                                     -> in: `verbosity`
+context; in Python it is the level of the logger "automap"                   -> in: `verbosity`
 
     quiet      errors only
     normal     what was written, warnings, progress
@@ -15,6 +15,7 @@ context and nowhere else                                                     -> 
 from collections.abc import Mapping
 from enum import IntEnum
 import json
+import logging
 import re
 from typing import Any, Final
 
@@ -38,11 +39,16 @@ VERBOSITY_KEY: Final = "automap.terminal.verbosity"
 
 
 def verbosity() -> Verbosity:
-    """That of the command which runs; NORMAL outside of one, as in Python."""
+    """That of the command which runs; in Python that of the logger's own level."""
     context = click.get_current_context(silent=True)
-    return (
-        Verbosity.NORMAL if context is None else context.meta.get(VERBOSITY_KEY, Verbosity.NORMAL)
-    )
+    if context is not None:
+        return context.meta.get(VERBOSITY_KEY, Verbosity.NORMAL)
+    # Its own level: the root's is WARNING unless somebody asks, which nobody means for a progress
+    # bar.
+    level = logging.getLogger("automap").level
+    if level > logging.INFO:
+        return Verbosity.QUIET
+    return Verbosity.VERBOSE if 0 < level <= logging.DEBUG else Verbosity.NORMAL
 
 
 def printable(text: str) -> str:

@@ -15,12 +15,13 @@ and written over, and a link in its place is replaced.
 """
 
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 import hashlib
 from importlib.metadata import version
 import json
 from pathlib import Path
+from typing import Any
 import warnings
 
 import jax
@@ -28,7 +29,7 @@ import jax
 from automap.api.plan import Plan
 from automap.atomic_file import reason, write_atomically
 from automap.config import Options
-from automap.errors import CacheWarning, PlanError
+from automap.errors import CacheWarning, PlanError, TopologyError
 from automap.interrupts import note_interrupts
 from automap.jaxpr.reemit import Reemitter
 from automap.jaxpr.rematerialize import levered_call
@@ -54,8 +55,20 @@ def as_machine(given: str | Topology | Graph, options: Options) -> Topology | Gr
     """A machine, or the one of a name or TOML file, which is regular unless operators are placed.
     Raises `TopologyError` for an unknown one.
     """
-    machine = get_machine(given) if isinstance(given, str) else given
+    checked = checked_machine(given)
+    machine = get_machine(checked) if isinstance(checked, str) else checked
     return machine if options.space == "placement" else regular(machine)
+
+
+def checked_machine(given: Any) -> str | Topology | Graph:
+    """A machine or a name, of whatever a caller gave. Raises `TopologyError` for another type."""
+    if isinstance(given, str | Topology | Graph):
+        return given
+    raise TopologyError(
+        f"topology: got {given!r:.80} of type {type(given).__name__}; allowed: a name, as "
+        '"cpu:8", "8xh100", "v5e:4x4" or "local", the path of a .toml file as a text, or a '
+        "Topology; `automap topologies` lists the names"
+    )
 
 
 def plan_call(
@@ -103,7 +116,7 @@ def plan_call(
                 planned = plan_within(options)
                 if settles_memory:
                     planned = settled(planned, call, options, plan_within)
-                return Plan.from_record(planned)
+                return _of_step(planned)
             if refinement is not None:
                 # Ctrl-C that is noted in the search ends its refinement too.
                 until_the_end.enter_context(note_interrupts())
@@ -115,7 +128,13 @@ def plan_call(
             planned = refined_plan(workload, outcome, call, options, refinement)
         else:
             planned = confirmed_plan(outcome, call, options, confirmation or Confirmation())
-        return Plan.from_record(planned)
+        return _of_step(planned)
+
+
+def _of_step(planned: PlanRecord) -> Plan:
+    """A plan that says that its target is the step itself, of which no command makes it again."""
+    workload = replace(planned.workload, made_from="step")
+    return Plan.from_record(replace(planned, workload=workload))
 
 
 def cache_key(

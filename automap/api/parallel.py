@@ -8,26 +8,34 @@ order,
     a new one                                                     -> in: `ParallelStep._new_for`
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial, update_wrapper
 from inspect import signature
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 import warnings
 
 import jax
 
-from automap.api.call_plans import as_machine, cache_key, load_cached, plan_call, save_cached
+from automap.api.call_plans import (
+    as_machine,
+    cache_key,
+    checked_machine,
+    load_cached,
+    plan_call,
+    save_cached,
+)
 from automap.api.keywords import JitKeywords, ParallelizeKeywords, with_options
 from automap.api.plan import Plan
 from automap.config import Options, described_options, read_options
-from automap.errors import PlanError, PlanWarning
+from automap.errors import InputError, PlanError, PlanWarning
 from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.reemit import Reemitter
 from automap.option_values import unknown_keyword
+from automap.planner.decisions import same_work
 from automap.program.trace import mesh_of_call
 from automap.runtime.initialization import even_shardings, init_sharded, planned_shardings
 from automap.runtime.planned_calls import difference
@@ -38,6 +46,10 @@ from automap.step.rules import user_rules
 from automap.step.step import StepCall, as_step
 from automap.step.traced_form import STATIC
 from automap.topology import Graph, Topology
+
+
+# Platforms of devices as JAX names them, where a topology has another name for it.
+_PLATFORMS: Final = {"gpu": "cuda", "rocm": "cuda"}
 
 
 @with_options(described_options(), rest="jit_options")
@@ -52,7 +64,8 @@ def parallelize(
     """Decorator: the step, planned at its first call and run in parallel from then on.
 
     Use it bare, with options, or on a function that `jax.jit` has wrapped already (which keeps its
-    own options).
+    own options). Planning shows its progress on stderr, unless
+    `logging.getLogger("automap").setLevel("WARNING")` was called before.
 
     Args:
         step: the function, when used without parentheses. Its arguments and results may be any
@@ -116,7 +129,7 @@ class ParallelStep:
     ) -> None:
         """Nothing is traced, planned or placed until the first call."""
         self.step = as_step(step, jit_options, options.axes)
-        self._topology = topology
+        self._topology = checked_machine(topology)
         self._options = options
         self._cache_dir = cache_dir
         self._devices = devices
@@ -176,6 +189,12 @@ class ParallelStep:
         and the first step moves them. Modules of libraries are returned as what they are; those
         among the arguments may be changed in place.
         """
+        if not callable(init_fn):
+            raise InputError(
+                f"init: got a value of type {type(init_fn).__name__}; allowed: the function that "
+                "makes it, with its arguments behind it: step.init(init_params, key) rather than "
+                "step.init(init_params(key))"
+            )
         form = self.step.argument_form(init_fn)
         positional, named, rest, objects = form.enter(args, kwargs, frozenset(), frozenset())
         make = partial(form.traced_result, positional, {**named, STATIC: rest})
@@ -215,7 +234,7 @@ class ParallelStep:
         if kept:
             warnings.warn(
                 f"{self.step.name} is planned once more, for other arguments: "
-                f"{difference(kept, call)}; {len(kept)} plans are kept, at most {MAX_ENTRIES}",
+                f"{difference(kept, call)}; {_count(len(kept))} kept, at most {MAX_ENTRIES}",
                 PlanWarning,
                 # The user's call: `__call__`, `_for` and this method are between.
                 stacklevel=4,
@@ -244,4 +263,22 @@ class ParallelStep:
         """
         made = step_under_plan(plan, self.step, self._devices, is_own=True)
         made.take(entered.signature, call)
+        for notice in (*same_work(plan), *self._other_machine(plan)):
+            # The user's call: `__call__`, `_for`, `_new_for` and this method are between.
+            warnings.warn(f"{self.step.name}: {notice}", PlanWarning, stacklevel=5)
         return made
+
+    def _other_machine(self, plan: Plan) -> Iterator[str]:
+        """A notice if what the step runs on is no such device as it was planned for."""
+        name, platform = plan.topology["name"], plan.topology["platform"]
+        running = (self._devices or jax.devices())[0].platform
+        if platform != _PLATFORMS.get(running, running):
+            yield (
+                f"planned for {name} and run on devices of platform {running}: the results are the "
+                f"same, but what is predicted, and which plan is best, is for {name}; "
+                'topology="local" plans for the devices that are there'
+            )
+
+
+def _count(plans: int) -> str:
+    return f"{plans} plan is" if plans == 1 else f"{plans} plans are"

@@ -2,14 +2,14 @@
 (`automap.exit_status`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 import io
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, Final
 import warnings
 
 import click
@@ -25,6 +25,33 @@ from hlo_tools.collector import skip_final_collection
 
 # Of all commands; click has no default for either that one could change.
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+# Words that one may try for a command; what is only misspelt click finds by itself.
+OTHER_NAMES: Final[Mapping[str, str]] = {
+    "benchmark": "calibrate",
+    "catalogue": "topologies",
+    "check": "verify",
+    "compile": "verify",
+    "diff": "explain",
+    "find": "plan",
+    "import": "degrees",
+    "list": "topologies",
+    "machines": "topologies",
+    "measure": "calibrate",
+    "optimize": "plan",
+    "parallelize": "plan",
+    "profile": "calibrate",
+    "recommend": "advise",
+    "run": "simulate",
+    "search": "plan",
+    "show": "explain",
+    "test": "verify",
+    "topology": "topologies",
+    "trace": "simulate",
+    "validate": "verify",
+    "view": "explain",
+}
 
 
 class Group(click.Group):
@@ -96,6 +123,16 @@ class Group(click.Group):
         """Read the command line; prints help and version."""
         with _closed_pipes():
             return super().make_context(*given, **options)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of a name; for one that is not there, the one that does what it says."""
+        name = args[0] if args else ""
+        if name in OTHER_NAMES:
+            meant = OTHER_NAMES[name]
+            raise click.UsageError(f"No such command {name!r}. Did you mean {meant!r}?", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; what it raises becomes one message."""

@@ -41,6 +41,9 @@ class WorkloadRecord:
     - `arguments`: what the target function was called with, (name, text), as the command's `--arg`.
     - `weak_inputs`: paths of the inputs whose type was weak, as a Python number's is.
     - `jax_version`: that which traced the step; "" in older files.
+    - `made_from`: what `target` names: a function that the command called, or a program ("target"),
+      or the step itself, given in Python ("step"), which no command can be given. "target" in
+      older files.
     """
 
     target: str
@@ -50,6 +53,7 @@ class WorkloadRecord:
     arguments: tuple[tuple[str, str], ...] = field(default=(), metadata=ADDED_LATER)
     weak_inputs: tuple[str, ...] = field(default=(), metadata=ADDED_LATER)
     jax_version: str = field(default="", metadata=ADDED_LATER)
+    made_from: Literal["target", "step"] = field(default="target", metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for what is no SHA-256."""

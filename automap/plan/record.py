@@ -338,9 +338,16 @@ def check_matches_leaves(
             f"the step's {which} are not those of the plan:\n  "
             + "\n  ".join(differences[:_SHOWN_DIFFERENCES])
             + (f"\n  and {rest} more" if rest > 0 else "")
-            + f"\nre-plan with `automap plan {plan.workload.target} --topology "
-            f"{plan.topology['name']}`, or call the step that was planned"
+            + f"\n{plan_again_text(plan)}, or call the step that was planned"
         )
+
+
+def plan_again_text(plan: PlanRecord) -> str:
+    """What to type for a new plan of the same kind."""
+    workload, topology = plan.workload, plan.topology["name"]
+    if workload.made_from == "step":
+        return f'plan again in Python, with automap.plan(step, args, topology="{topology}")'
+    return f"plan again with `automap plan {workload.target} --topology {topology}`"
 
 
 def _array(dtype: str, shape: tuple[int, ...]) -> str:

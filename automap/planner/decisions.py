@@ -22,11 +22,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 import math
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
-from automap.plan.record import DecisionRecord
+from automap.plan.record import DecisionRecord, PlanRecord
 from automap.program.problem import Problem
 from automap.quantities import bytes_text, seconds_text
 from automap.search import SearchContext
@@ -193,6 +193,14 @@ def _tensor_label(problem: Problem, group_class: int) -> str:
 # Less is no surprise: under data parallelism every device updates all parameters.
 _MOST = 0.5
 _SHOWN = 3
+# By which a plan's warnings of this kind are known again.
+_ALIKE: Final = "devices do the same work"
+_IDLE: Final = "devices splits nothing"
+
+
+def same_work(plan: PlanRecord) -> tuple[str, ...]:
+    """Those of a plan's warnings that `SameWork` wrote, also of a plan from a file."""
+    return tuple(text for text in plan.warnings if _ALIKE in text or _IDLE in text)
 
 
 @dataclass(frozen=True)
@@ -212,13 +220,13 @@ class SameWork:
         if count == 1 or not (axes or sum(alike.values()) > _MOST):
             return ()
         parts = [
-            f"{copies} of {count} devices do the same work in {share:.0%} of the computation"
+            f"{copies} of {count} {_ALIKE} in {share:.0%} of the computation"
             for copies, share in sorted(alike.items(), key=lambda pair: -pair[1])[:_SHOWN]
             # Less would be printed as 0%.
             if share >= 0.005
         ]
         sizes = dict(mesh.axes)
-        parts += [f"the axis {name} of {sizes[name]} devices splits nothing" for name in axes]
+        parts += [f"the axis {name} of {sizes[name]} {_IDLE}" for name in axes]
         return ("; ".join([*parts, *self._reasons(axes or list(mesh.names))]),)
 
     def _shares(self, count: int) -> Mapping[int, float]:

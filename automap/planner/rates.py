@@ -16,7 +16,7 @@ What would help is priced by the evaluator that has found the plan     -> in: `h
 
     batch     the same plan with twice as many examples, if that fits
     machine   the same plan on the fastest other machine of the catalogue with as many devices of
-              the same platform on which it fits
+              the same platform on which it fits, if it is faster by rooflines too
     memory    the fastest of all plans that were priced and do not fit, if it is faster
     preset    the fastest preset, where another one was asked for
     type      products of float32 at the rate of bfloat16, the bytes as they are
@@ -36,6 +36,7 @@ from automap.program.work import is_rematerialized
 from automap.quantities import bytes_text
 from automap.search.context import Candidate, SearchContext
 from automap.space.batches import batch_size, batch_tokens
+from automap.space.point import SplitClasses
 from automap.topology import catalogue_machines, get_topology, lies_on
 from automap.topology.model import Topology
 
@@ -162,16 +163,29 @@ def _machine(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:
     if _is_measured(evaluator):
         return
     others = []
+    split_classes = context.space.split_classes(best.point)
+    # Where least products are measured on one device and not on the other, a step of launches is
+    # faster on what was not measured: it has to be faster by the rooflines of both too.
+    before = _by_rooflines(evaluator, topology, split_classes).step_seconds
     for name in catalogue_machines(topology.device_count):
         other = get_topology(name)
         is_alike = other.platform == topology.platform and lies_on(other, mesh.sizes)
         if not is_alike or other.device.name == topology.device.name:
             continue
-        pricer = Evaluator(evaluator.tables, evaluator.n_classes, other)
-        estimate = pricer.evaluate(context.space.split_classes(best.point))
-        if estimate.peak_bytes <= other.device.memory_bytes:
+        estimate = Evaluator(evaluator.tables, evaluator.n_classes, other).evaluate(split_classes)
+        is_fitting = estimate.peak_bytes <= other.device.memory_bytes
+        if is_fitting and _by_rooflines(evaluator, other, split_classes).step_seconds < before:
             others.append(_row("machine", f"{name} in place of {topology.name}", best, estimate))
     yield from sorted(others, key=lambda row: row.step_seconds)[:1]
+
+
+def _by_rooflines(
+    evaluator: Evaluator, topology: Topology, split_classes: SplitClasses
+) -> Estimate:
+    """A step on a machine, without the products that were measured on its device."""
+    device = replace(topology.device, measured="")
+    machine = replace(topology, device=device)
+    return Evaluator(evaluator.tables, evaluator.n_classes, machine).evaluate(split_classes)
 
 
 def _memory(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:

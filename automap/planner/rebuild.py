@@ -22,7 +22,7 @@ from automap.errors import MeshMismatchError, PlanError
 from automap.jaxpr.reemit import Reemitter
 from automap.jaxpr.rematerialize import levered_call
 from automap.plan.point import PointRecord
-from automap.plan.record import PlanRecord, check_is_one_program
+from automap.plan.record import PlanRecord, check_is_one_program, plan_again_text
 from automap.program.check import check_is_planned
 from automap.program.trace import Workload, lower_call, read_workload
 from automap.quantities import seconds_text
@@ -164,8 +164,7 @@ def _point(plan: PlanRecord) -> PointRecord:
         raise PlanError(
             "search.point: missing: the plan was written by an earlier automap, which did not "
             "record what it "
-            f"decided; plan again with `automap plan {plan.workload.target} --topology "
-            f"{plan.topology['name']}`"
+            f"decided; {plan_again_text(plan)}"
         )
     return plan.search.point
 

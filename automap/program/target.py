@@ -11,6 +11,8 @@ from typing import Any
 
 from automap.errors import AutomapError, InputError
 from automap.interrupts import importing
+from automap.step.call import is_jitted
+from automap.step.step import Step
 
 
 def load_target(
@@ -36,7 +38,13 @@ def load_target(
             f"target {target!r}: {module_name} has no function {name}; {has}; a target is a "
             "function that returns (step, args)"
         )
-    _check_parameters(target, _signature(target, function), options)
+    signature = _signature(target, function)
+    if is_jitted(function) or isinstance(getattr(function, "step", None), Step):
+        raise InputError(
+            f"{target} is the step itself; a target is a function that returns it with its "
+            f"arguments:\n{target_example(target)}"
+        )
+    _check_parameters(target, signature, options)
     arguments = {key: _parsed(value) for key, value in options.items()}
     result = _ran(f"calling {target}", lambda: function(**arguments))
     if not (isinstance(result, tuple) and len(result) == 2 and callable(result[0])):
@@ -50,6 +58,19 @@ def load_target(
             f"{type(result[1]).__name__}; for one argument return (step, (argument,))"
         )
     return result[0], tuple(result[1])
+
+
+def target_example(step: str) -> str:
+    """A target for a step, by the name `module:function` that it has, for people to complete."""
+    name = step.rpartition(":")[2]
+    # A method, a `partial`, or text of a file: what is no name has one here.
+    name = name if name.isidentifier() else "step"
+    return (
+        "    def workload():\n"
+        "        params = jax.eval_shape(init_params, jax.random.key(0))\n"
+        '        batch = jax.ShapeDtypeStruct((64, 128), "float32")\n'
+        f"        return {name}, (params, batch)"
+    )
 
 
 def _signature(target: str, function: Callable[..., Any]) -> inspect.Signature:
@@ -101,7 +122,11 @@ def _check_parameters(
             parameter.VAR_POSITIONAL,
         )
         if is_needed and name not in options:
-            raise InputError(f"{target} needs the parameter {name}; pass --arg {name}=VALUE")
+            raise InputError(
+                f"{target} needs the parameter {name}; pass --arg {name}=VALUE; or if {target} is "
+                "the step itself: a target is a function that returns it with its arguments:\n"
+                f"{target_example(target)}"
+            )
 
 
 def _ran(what: str, run: Callable[[], Any]) -> Any:

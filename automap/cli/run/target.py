@@ -20,7 +20,7 @@ import jax
 from automap.config import Options, read_options
 from automap.errors import InputError, PlanError
 from automap.plan.record import PlanRecord
-from automap.program import Workload, load_target, read_workload
+from automap.program import Workload, load_target, read_workload, target_example
 from automap.program.contained import contained
 from automap.program.trace import lower_call
 from automap.step.call import TracedCall
@@ -62,6 +62,16 @@ def is_program_file(target: str) -> bool:
 
 def needs_target(plan: PlanRecord, purpose: Purpose, why: str) -> InputError:
     """The error where `--target` is missing; `why` says what for."""
+    in_python = f"automap.{purpose}(plan, step, args)"
+    if plan.workload.made_from == "step":
+        return InputError(
+            f"{why}; a plan file never has code run, so --target has to name a function that "
+            "returns (step, args). This plan was made in Python, of the step "
+            f"{plan.workload.target} itself, which is no such function. In Python there is "
+            f"{in_python}; for the command write a target beside the step\n"
+            f"{target_example(plan.workload.target)}\n"
+            "and type the command again with --target and its module:function behind it"
+        )
     # Text of the file: quoted for a shell, and printed as visible characters only.
     words = ["--target", plan.workload.target]
     for name, value in plan.workload.arguments:
@@ -71,7 +81,7 @@ def needs_target(plan: PlanRecord, purpose: Purpose, why: str) -> InputError:
         "called. The plan says that it "
         f"was made from {plan.workload.target}: if you trust that, type the command again with "
         f"{shlex.join(words)} behind it. "
-        f"For a plan made in Python there is automap.{purpose}(plan, step, args)"
+        f"For a plan made in Python there is {in_python}"
     )
 
 
@@ -116,6 +126,11 @@ def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
     target, options = request.target, request.options
     rules = user_rules(options.rules)
     if is_program_file(target):
+        if not os.path.lexists(target):
+            raise InputError(
+                f"target {target!r}: there is no such file; a target is module:function returning "
+                f"(step, args), as train:small, or a path to a program"
+            )
         return read_workload(target, rules, options.layers), None
     given = names_and_values(request.arguments, "--arg")
     # Importing and calling a target runs the user's code, which may print, change the folder or

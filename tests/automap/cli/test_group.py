@@ -14,7 +14,7 @@ import pytest
 from automap import errors
 from automap.api.verification import Verification
 from automap.cli import main
-from automap.cli.group import Group
+from automap.cli.group import OTHER_NAMES, Group
 from automap.exit_status import MEANING, ExitStatus
 from automap.interrupts import Terminated
 
@@ -47,6 +47,26 @@ def _all_errors(kind=errors.AutomapError):
     for each in kind.__subclasses__():
         yield each
         yield from _all_errors(each)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("check", "verify"), ("topology", "topologies"), ("veryfy", "verify")]
+)
+def test_a_command_that_is_not_there_is_answered_with_one_that_is(typed, meant):
+    done = CliRunner().invoke(main, [typed, "plan.json"])
+    assert done.exit_code == ExitStatus.BAD_INPUT
+    assert f"No such command '{typed}'. Did you mean '{meant}'?" in done.stderr
+
+
+def test_every_other_name_stands_for_a_command():
+    assert set(OTHER_NAMES.values()) <= set(main.commands)
+    assert not set(OTHER_NAMES) & set(main.commands)
+
+
+def test_a_target_without_a_function_is_told_the_form():
+    done = CliRunner().invoke(main, ["plan", "train", "--topology", "cpu:8"])
+    assert done.exit_code == ExitStatus.BAD_INPUT
+    assert "there is no such file; a target is module:function" in done.stderr
 
 
 @pytest.mark.parametrize("kind", list(_all_errors()), ids=lambda kind: kind.__name__)

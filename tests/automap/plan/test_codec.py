@@ -194,6 +194,7 @@ def plans(draw):
                 arguments=st.lists(st.tuples(text, text).map(list), max_size=2),
                 weak_inputs=st.lists(text, max_size=2),
                 jax_version=text,
+                made_from=st.sampled_from(["target", "step"]),
             ),
             topology=st.just(TOPOLOGIES[topology]),
             mesh=row(
@@ -308,7 +309,7 @@ def test_a_file_from_before_verification_and_points_is_read():
     data = json.loads(SAMPLE.read_text())
     older = copy.deepcopy(data)
     del older["verified"], older["refined"], older["mesh"]["devices"]
-    for name in ("arguments", "weak_inputs", "jax_version"):
+    for name in ("arguments", "weak_inputs", "jax_version", "made_from"):
         del older["workload"][name]
     for name in ("point", "imposed", "memory_limit_bytes", "frontier"):
         del older["search"][name]
@@ -356,6 +357,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     data.setdefault("memory_curve", None)
     for field, value in (("arguments", []), ("weak_inputs", []), ("jax_version", "")):
         data["workload"].setdefault(field, value)
+    data["workload"].setdefault("made_from", "target")
     data["mesh"].setdefault("devices", None)
     later = {"hidden_seconds": 0.0, "memory_margin": 0.0, "unsure": False, "rates": None}
     data["predicted"] = {**later, **data["predicted"]}

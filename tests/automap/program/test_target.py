@@ -3,8 +3,10 @@
 import sys
 from types import ModuleType
 
+import jax
 import pytest
 
+import automap
 from automap.errors import InputError
 from automap.program import load_target
 
@@ -29,6 +31,14 @@ def test_what_a_target_returned_is_said(monkeypatch, result, got):
     target(monkeypatch, make=lambda: result)
     with pytest.raises(InputError, match=rf"must return \(step, args\).*{got}$"):
         load_target("target_of_test:make", {})
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, automap.parallelize, lambda step: step])
+def test_of_a_step_in_place_of_a_target_the_function_to_write_is_shown(monkeypatch, wrap):
+    target(monkeypatch, train_step=wrap(lambda params, batch: params))
+    with pytest.raises(InputError, match="the step itself") as error:
+        load_target("target_of_test:train_step", {})
+    assert str(error.value).endswith("\n        return train_step, (params, batch)")
 
 
 def test_a_module_without_functions(monkeypatch):
