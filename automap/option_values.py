@@ -81,7 +81,7 @@ def read_memory_limit(gib: float | None) -> float | None:
 
 def check_positive(name: str, value: object, unit: str) -> None:
     """Refuse what is no positive number: in Python a value may be of any type."""
-    if not (isinstance(value, Real) and math.isfinite(value) and value > 0):
+    if not (isinstance(value, Real) and math.isfinite(value) and float(value) > 0):
         raise InputError(f"{name} {value!r}: must be a positive number of {unit}")
 
 

@@ -153,7 +153,7 @@ PROGRAM = {
 
 def predicted_costs(some_axes):
     memory = "parameters optimizer other_state inputs activations temporaries".split()
-    seconds = "step compute collective bubble hidden".split()
+    seconds = "step compute collective bubble hidden host".split()
     return row(
         **{f"{name}_seconds": amount for name in seconds},
         peak_bytes=count,
@@ -359,7 +359,13 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
         data["workload"].setdefault(field, value)
     data["workload"].setdefault("made_from", "target")
     data["mesh"].setdefault("devices", None)
-    later = {"hidden_seconds": 0.0, "memory_margin": 0.0, "unsure": False, "rates": None}
+    later = {
+        "hidden_seconds": 0.0,
+        "host_seconds": 0.0,
+        "memory_margin": 0.0,
+        "unsure": False,
+        "rates": None,
+    }
     data["predicted"] = {**later, **data["predicted"]}
     for field, value in (("point", None), ("imposed", []), ("memory_limit_bytes", None)):
         data["search"].setdefault(field, value)

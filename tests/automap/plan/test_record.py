@@ -187,7 +187,7 @@ MISMATCHES = {
 def test_refuses_a_step_with_other_inputs(inputs, match):
     with pytest.raises(PlanError, match=match) as caught:
         check_matches_leaves(plan(), "inputs", inputs)
-    assert "re-plan with `automap plan models.mlp:small --topology v5e:2x4`" in str(caught.value)
+    assert "plan again with `automap plan models.mlp:small --topology v5e:2x4`" in str(caught.value)
 
 
 def test_refuses_a_step_with_other_outputs():

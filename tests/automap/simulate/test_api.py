@@ -132,7 +132,7 @@ def with_point(plan, **fields):
 def test_a_plan_without_its_point_is_to_be_made_again(plan):
     older = replace(plan, search=replace(plan.search, point=None))
     with pytest.raises(
-        PlanError, match=r"^search\.point: missing: .*plan again with `automap plan"
+        PlanError, match=r"^search\.point: missing: .*plan again in Python, with automap\.plan\("
     ):
         automap.simulate(older, STEP, ARGS)
 
