@@ -67,10 +67,10 @@ class Options:
             default="auto",
             help="auto (names and sizes of shardings in the step's own code, if it has any, else "
             "all shapes), or sizes by name in any order: data=4,model=2",
-            python=' or `{"data": 4, "model": 2}`; an axis called "model" is the one that presets '
-            "give features",
-            command="; the best order on the links is taken, and an axis called model is the one "
-            "that presets give features",
+            python=' or `{"data": 4, "model": 2}`; names mean nothing by themselves, but presets '
+            'give features to an axis called "model" if there is one',
+            command="; the best order on the links is taken; names mean nothing by themselves, but "
+            "presets give features to an axis called model if there is one",
             read=read_mesh,
         )
     )

@@ -73,3 +73,39 @@ def run_pages(pages: tuple[str, ...], folder: Path, *paths: Path) -> None:
         check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+# Commands of the clone's own models: page, what is planned, a budget that the search does not need.
+OF_MODELS = {
+    "how-to/fit.md": (
+        "models.llama:llama_8b --arg batch=8 --arg seq=4096 --arg dtype=bfloat16 --topology 8xh100 "
+        "--levers none",
+        "automap: no plan fits",
+    ),
+    "how-to/memory.md": (
+        "models.gpt:gpt_tiny --arg batch=512 --arg layers=scanned --topology v5e:2x2 "
+        "--memory-limit 0.015",
+        "  rematerialization of",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", OF_MODELS)
+def test_what_pages_show_of_models_is_what_is_planned(page):
+    words, beginning = OF_MODELS[page]
+    text = (ROOT / "docs" / page).read_text()
+    assert words in text
+    (shown,) = (block for _, block in BLOCK.findall(text) if block.startswith(beginning))
+    run = subprocess.run(
+        [sys.executable, "-m", "automap", "plan", *words.split(), "--budget", "300"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    printed = run.stdout + run.stderr
+    # A list that goes on is cut where the page has dots.
+    missing = [line for line in shown.splitlines() if line.removesuffix(", ...") not in printed]
+    assert not missing, printed

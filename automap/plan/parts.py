@@ -41,9 +41,8 @@ class WorkloadRecord:
     - `arguments`: what the target function was called with, (name, text), as the command's `--arg`.
     - `weak_inputs`: paths of the inputs whose type was weak, as a Python number's is.
     - `jax_version`: that which traced the step; "" in older files.
-    - `made_from`: what `target` names: a function that the command called, or a program ("target"),
-      or the step itself, given in Python ("step"), which no command can be given. "target" in
-      older files.
+    - `made_from`: what `target` names: what the command was given ("target", and in older files),
+      or the step itself, given in Python ("step"), which no command can be given.
     """
 
     target: str

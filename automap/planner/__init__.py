@@ -1,6 +1,7 @@
 """Planners: a program and a topology -> a plan, one file for each space of plans.
 
 `automap.planner.advice`    what would make a step fit that does not, and how it is listed
+`automap.planner.decisions`   what was decided and why, and devices that do the same work
 `automap.planner.levers`    the best plan with levers: microbatches and what is kept of the
                             forward pass, together with the sharding
 `automap.planner.rates`       what a step does in a second, where its seconds go, and what would
