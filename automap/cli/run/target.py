@@ -128,8 +128,8 @@ def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
     if is_program_file(target):
         if not os.path.lexists(target):
             raise InputError(
-                f"target {target!r}: there is no such file; a target is module:function returning "
-                f"(step, args), as train:small, or a path to a program"
+                f"target {target!r}: No such file or directory; a target is module:function "
+                "returning (step, args), as train:small, or a path to a program"
             )
         return read_workload(target, rules, options.layers), None
     given = names_and_values(request.arguments, "--arg")

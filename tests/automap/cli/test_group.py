@@ -66,7 +66,7 @@ def test_every_other_name_stands_for_a_command():
 def test_a_target_without_a_function_is_told_the_form():
     done = CliRunner().invoke(main, ["plan", "train", "--topology", "cpu:8"])
     assert done.exit_code == ExitStatus.BAD_INPUT
-    assert "there is no such file; a target is module:function" in done.stderr
+    assert "No such file or directory; a target is module:function" in done.stderr
 
 
 @pytest.mark.parametrize("kind", list(_all_errors()), ids=lambda kind: kind.__name__)

@@ -178,7 +178,7 @@ def test_a_batch_of_another_size_has_a_plan_of_its_own_which_is_said_and_kept():
         PlanWarning, match=r"planned once more.*: \[1\] is float32\[8,8\], planned was"
     ) as said:
         ours(state, X[:8])
-    assert "1 plans are kept, at most 16" in str(said[0].message)
+    assert "1 plan is kept, at most 16" in str(said[0].message)
     part = ours.plan
     assert [plan.inputs[-1].shape for plan in (whole, part)] == [(16, 8), (8, 8)]
     for batch, plan in ((X, whole), (X[:8], part), (X, whole)):
