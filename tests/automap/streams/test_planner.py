@@ -15,7 +15,7 @@ from automap.api.plan import Plan
 from automap.cli import main
 from automap.config import Options
 from automap.deadline import Deadline
-from automap.errors import InputError, PlanError, TopologyError
+from automap.errors import InputError, PlanError, PlanWarning, TopologyError
 from automap.planner.records import sharded_graph
 from automap.planner.sharding import find
 from automap.planner.streams import priced_operators
