@@ -56,7 +56,7 @@ def ends_of_loops(
 
 
 @inner_making_arrays
-def outside_of(backlog: np.ndarray, leaves: np.ndarray) -> np.ndarray:
+def outside_closed(backlog: np.ndarray, leaves: np.ndarray) -> np.ndarray:
     """What of a backlog is in no closed loop, [slots + 1]."""
     outside = backlog.copy()
     for k in range(len(leaves) - 1):

@@ -27,7 +27,7 @@ one collective at a time.
 
 import numpy as np
 
-from automap.cost.schedule.closed_loops import ends_of_loops, loop_seconds, outside_of
+from automap.cost.schedule.closed_loops import ends_of_loops, loop_seconds, outside_closed
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, Order
 from automap.cost.schedule.work import Work, device_work
 from automap.cost.traffic import Collectives
@@ -72,7 +72,7 @@ def exposed_seconds(work: Work) -> float:
     # beyond what there was; used_late: of late kernels that ran in waits; sums: of the backlog
     # outside of closed loops.
     pending = owed = used_late = 0.0
-    sums = outside_of(backlog, leaves)
+    sums = outside_closed(backlog, leaves)
     queued = np.cumsum(sums)
     late_before = np.concatenate((np.zeros(1), np.cumsum(work.late)))
     while k <= n:
