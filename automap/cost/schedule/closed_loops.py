@@ -92,7 +92,7 @@ def _loop_waits(work: Work, leaves: np.ndarray, enter: int) -> float:
         if is_own[k - enter] and work.backlog[k] > 0:
             place, wait = _hide(work, is_own, left, enter, place, k, k + 1, work.backlog[k])
             waits += wait
-    # The last that is needed first; of those that are needed at once the last that is ready.
+    # The last that is needed first; of those that are needed at once the last of `Work`.
     for k in range(leave, enter, -1):
         while u >= 0 and work.urgent_needed[u] > k:
             u -= 1

@@ -93,6 +93,45 @@ CASES = {
         Program([*LOOP, *kernels(9.0)], backlog={2: 3.0}),
         3.0,
     ),
+    "a kernel in a loop with collectives hides one of them": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0, 4.0, 1.0), (EXIT, 0.0)],
+            urgent=[(2, 3, 2.0), (2, 3, 2.0)],
+        ),
+        2.0,
+    ),
+    "outside of a loop it hides both": (
+        Program(kernels(1.0, 4.0, 1.0), urgent=[(1, 2, 2.0), (1, 2, 2.0)]),
+        0.0,
+    ),
+    "the last wait of a loop has the spare kernel, though it is longer": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0, 1.0, 1.0), (SPARE, 3.0), (EXIT, 0.0)],
+            urgent=[(2, 2, 1.5), (3, 3, 2.0)], data_at={4: 2},
+        ),
+        1.5,
+    ),
+    "a spare kernel whose data is made later fills no earlier wait": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0, 1.0), (SPARE, 3.0), (EXIT, 0.0)],
+            urgent=[(2, 2, 2.0)], data_at={3: 3},
+        ),
+        2.0,
+    ),
+    "a product in a loop does not hide its own sum": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0), (SPARE, 2.0), (EXIT, 0.0)],
+            backlog={3: 3.0}, sum_at={2: 3},
+        ),
+        3.0,
+    ),
+    "but a sum that began before": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0), (SPARE, 2.0), (SPARE, 2.0), (EXIT, 0.0)],
+            backlog={3: 3.0, 4: 1.0}, sum_at={2: 3, 3: 4},
+        ),
+        2.0,
+    ),
     "a sum runs beside a loop without collectives": (
         Program([*kernels(1.0), *LOOP], backlog={1: 2.0}),
         0.0,
