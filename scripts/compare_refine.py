@@ -5,9 +5,9 @@ schedules.
 
 Steps are those of `scripts.compare_presets` that are held out (`scripts.halves`). Each is planned,
 then refined for so many seconds of processor time, of the planner and its compilers together:
-what other programs on the machine take is not counted. A machine that does nothing else is as fast
-with one core. What is compiled when they are over is not counted. Nothing is in the cache
-before. Beside it stand
+what other programs on the machine take is not counted (but that they keep a compiler waiting for
+its limit). A machine that does nothing else is as fast with one core. What is compiled when they
+are over is not counted. Nothing is in the cache before. Beside it stand
 
     verify   the plan that `--verify` returns: the best as predicted, if the compiler confirms it
     preset   the least scheduled step of the presets: all that are predicted within a quarter of the
@@ -58,8 +58,6 @@ HELD_OUT = tuple(target for target in MODELS if is_held_out(target))
 # A preset predicted slower than this times the best is not compiled.
 _NEAR = 1.25
 _TIMEOUT_SECONDS = 900.0
-# The machine may be busy with other things.
-_MOST_WALL_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +168,10 @@ def _refined(
         if _processor_seconds() - begin <= seconds:
             within.append(progress.compiled)
         else:
-            # As a user would who looks at that clock.
+            # The compiler's own limit is of the wall: with two cores it may take more.
             signal.raise_signal(signal.SIGINT)
 
-    refinement = Refinement(seconds=_MOST_WALL_SECONDS, cache_folder=folder)
+    refinement = Refinement(seconds=seconds, cache_folder=folder, clock=_processor_seconds)
     plan = refined_plan(workload, outcome, call, options, refinement, on_compiled=count)
     if plan.refined is None:
         raise TypeError("a refined plan says how it was refined")

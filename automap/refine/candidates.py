@@ -9,8 +9,8 @@
     gain         expected improvement on the best compiled step, times the chance to fit in memory
                  (Schonlau et al. 1998)                                 -> in: `Candidates.gains`
     next         the search's own plan, the best preset; then the one that gains most, every second
-                 time of the presets; where none promises enough, presets that are expected to be
-                 near the best                                        -> in: `Candidates.next_index`
+                 time of the presets; where none promises enough, or time is left for one only,
+                 presets that are expected to be near the best        -> in: `Candidates.next_index`
 
 As long as no compiled plan fits there is no step to improve on: then the plan that is most likely
 to fit is next, of those that are as likely as not to, the one that is expected to be fastest.
@@ -217,9 +217,9 @@ class Candidates:
         gains = expected_improvement(log_steps, self._errors.deviations) * self._chances
         return np.where(self._is_known, 0.0, gains)
 
-    def next_index(self, first: Sequence[Point]) -> int | None:
+    def next_index(self, first: Sequence[Point], *, is_last: bool = False) -> int | None:
         """Which candidate is compiled next, None if none promises enough; those of `first`, which
-        are candidates, come before all others.
+        are candidates, come before all others. `is_last`: there is time for one only.
         """
         known = {t.point for t in self.trials}
         waiting = [point for point in first if point not in known]
@@ -232,11 +232,14 @@ class Candidates:
         gains = self.gains(best_seconds)
         every = range(len(gains))
         presets = [i for i in every if self.candidates[i].origin in self.context.presets]
+        near = self._nearest(presets, best_seconds)
+        if is_last and near is not None:
+            return near
         for those in (presets if len(self.trials) % 2 else (), every):
             index = max(those, key=lambda i: gains[i], default=None)
             if index is not None and gains[index] >= self.context.policy.least_improvement:
                 return index
-        return self._nearest(presets, best_seconds)
+        return near
 
     def _nearest(self, presets: Sequence[int], best_seconds: float) -> int | None:
         """The fastest of the presets that are expected to be near the best compiled plan, and to

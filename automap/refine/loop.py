@@ -5,7 +5,8 @@
         what the compiler said of kernels corrects their prices (`automap.cost.profile.prices`)
         -> the search goes on with them, for half as long as a compilation takes
         -> the candidate that is expected to gain most is compiled; every second time the preset
-           that is (`automap.refine.candidates`); last, the presets that are expected to be near
+           that is (`automap.refine.candidates`); last, the presets that are expected to be near,
+           one of them where the seconds are for one compilation only
 
 What is returned is the fastest plan of those compiled that the compiler says to fit, with its
 prediction as any plan has it, by the evaluator without corrections. So it is no slower, by the
@@ -158,13 +159,18 @@ class _Refining:
         """
         first = [self.outcome.best, *self._best_preset()]
         candidates = Candidates.build(self.context, self.trials, [c.point for c in first])
-        index = candidates.next_index([c.point for c in first])
+        index = candidates.next_index([c.point for c in first], is_last=self._is_last())
         if index is None:
             return None
         chosen = candidates.candidates[index]
         # By the name that the search has for it.
         named = next((c for c in first if c.point == chosen.point), chosen)
         return named, float(candidates.expected_seconds()[index])
+
+    def _is_last(self) -> bool:
+        """Whether the seconds that are left are for one compilation, by those that were made."""
+        took = [trial.record.compile_seconds for trial in self.trials]
+        return bool(took) and self.seconds_left < 2 * math.fsum(took) / len(took)
 
     def _best_preset(self) -> list[Candidate]:
         """The preset that is predicted to be the best, if it is not the search's own plan."""

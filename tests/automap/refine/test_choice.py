@@ -129,3 +129,14 @@ def test_presets_that_are_near_are_compiled_last():
     assert (
         replace(near, candidates=toy(1.0, {"a": 1.2, "b": 3.0}).candidates).next_index([]) is None
     )
+
+
+def test_the_last_plan_that_time_is_left_for_is_a_preset_that_is_near():
+    plans = toy(1.0, {"a": 0.9, "b": 1.1}, origins={"b": "preset"})
+    plans = replace(plans, trials=(*plans.trials, *plans.trials))
+    assert plans.next_index([]) == 1
+    assert plans.next_index([], is_last=True) == 2
+    # Those that come first do then too, and a preset that is far is left out.
+    assert plans.next_index(["a"], is_last=True) == 1
+    far = toy(1.0, {"a": 0.9, "b": 1.6}, origins={"b": "preset"})
+    assert replace(far, trials=plans.trials).next_index([], is_last=True) == 1

@@ -34,6 +34,7 @@ from automap.refine.candidates import step_parts
 from automap.refine.loop import refined_plan
 from automap.refine.refinement import Refinement
 from automap.space.point_record import restore_point
+from automap.space.presets import PRESETS
 from automap.step.step import traced_call
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
@@ -231,6 +232,18 @@ def test_the_search_and_then_the_best_preset_are_compiled_first(searched, slow_p
     )
     steps = [row.predicted_seconds for row in plan.refined.compiled]
     assert steps == [own.estimate.step_seconds, presets[0].estimate.step_seconds]
+
+
+def test_a_preset_is_compiled_with_the_last_of_the_seconds(slow_products, refine):
+    def is_preset(row):
+        return row.plan.split(" on ")[0] in PRESETS
+
+    rows = refine(slow_products)[0].refined.compiled
+    # One that is no preset, though there are presets that are compiled later.
+    last = next(n for n in range(2, len(rows)) if not is_preset(rows[n]))
+    assert any(is_preset(row) for row in rows[last:])
+    rows = refine(slow_products, seconds=(last + 1.5) * COMPILE_SECONDS)[0].refined.compiled
+    assert len(rows) == last + 1 and is_preset(rows[last])
 
 
 def test_seconds_are_honoured_and_the_best_of_them_is_kept(slow_products, refine):
