@@ -8,9 +8,9 @@
                  of the peak
     gain         expected improvement on the best compiled step, times the chance to fit in memory
                  (Schonlau et al. 1998)                                 -> in: `Candidates.gains`
-    next         the search's own plan, the best preset; then the one that gains most, every second
-                 time of the presets; where none promises enough, or time is left for one only,
-                 presets that are expected to be near the best        -> in: `Candidates.next_index`
+    next         the plans that are given as first; then the one that gains most, every second time
+                 of the presets; where none promises enough, or time is left for one only, presets
+                 that are expected to be near the best                -> in: `Candidates.next_index`
 
 As long as no compiled plan fits there is no step to improve on: then the plan that is most likely
 to fit is next, of those that are as likely as not to, the one that is expected to be fastest.

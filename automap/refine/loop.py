@@ -1,6 +1,7 @@
 """`automap plan --refine`: search, compile, correct the prices, search again.
 
-    search -> the best plan of the search, then the best preset, are compiled
+    search -> the fastest plan as predicted, the one that the search returns, which may be a preset
+              that is about as fast, and the best preset are compiled
     then, until nothing faster is expected, the seconds are over, or Ctrl-C:
         what the compiler said of kernels corrects their prices (`automap.cost.profile.prices`)
         -> the search goes on with them, for half as long as a compilation takes
@@ -157,7 +158,7 @@ class _Refining:
         """The candidate to compile, and its step as it is expected to be; None if none promises
         enough.
         """
-        first = [self.outcome.best, *self._best_preset()]
+        first = self._first()
         candidates = Candidates.build(self.context, self.trials, [c.point for c in first])
         index = candidates.next_index([c.point for c in first], is_last=self._is_last())
         if index is None:
@@ -172,13 +173,21 @@ class _Refining:
         took = [trial.record.compile_seconds for trial in self.trials]
         return bool(took) and self.seconds_left < 2 * math.fsum(took) / len(took)
 
-    def _best_preset(self) -> list[Candidate]:
-        """The preset that is predicted to be the best, if it is not the search's own plan."""
-        context = self.outcome.context
-        presets = sorted(
-            context.best_per_preset.values(), key=lambda c: context.objective.key(c.estimate)
-        )
-        return [c for c in presets[:1] if c.point != self.outcome.best.point]
+    def _first(self) -> list[Candidate]:
+        """What is compiled before anything is learnt: the fastest plan as predicted, the one that
+        the search returns, which may be a preset that is about as fast, and the fastest preset.
+        """
+        context, own = self.outcome.context, self.outcome.best
+
+        def key(candidate: Candidate) -> tuple[float, ...]:
+            return context.objective.key(candidate.estimate)
+
+        preset = sorted(context.best_per_preset.values(), key=key)[:1]
+        # A plan that costs the same in every respect is the same with other names of axes.
+        fastest = [c for c in context.best_candidates(1) if key(c) != key(own)]
+        first = {c.point: c for c in (*fastest, own, *preset)}
+        # By the name that the search has for it.
+        return [own if c.point == own.point else c for c in first.values()]
 
     def _compile(self, candidate: Candidate, expected_seconds: float) -> Trial | None:
         """Give a candidate to the compiler; None if the seconds were over before it was done."""

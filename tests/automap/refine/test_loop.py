@@ -219,7 +219,9 @@ def test_a_right_prediction_is_confirmed_by_few_compilations(searched, refine):
     assert plan.refined.ended == "nothing faster is expected" and len(fake.compiled) < 12
 
 
-def test_the_search_and_then_the_best_preset_are_compiled_first(searched, slow_products, refine):
+def test_the_fastest_and_the_searchs_own_and_the_best_preset_are_compiled_first(
+    searched, slow_products, refine
+):
     outcome = searched[1]
     context = outcome.context
     presets = sorted(
@@ -228,10 +230,13 @@ def test_the_search_and_then_the_best_preset_are_compiled_first(searched, slow_p
     taken = {c.estimate.step_seconds for c in presets}
     own = next(c for c in context.best_candidates(50) if c.estimate.step_seconds not in taken)
     plan, _ = refine(
-        slow_products, seconds=2.5 * COMPILE_SECONDS, outcome=replace(outcome, best=own)
+        slow_products, seconds=3.5 * COMPILE_SECONDS, outcome=replace(outcome, best=own)
     )
     steps = [row.predicted_seconds for row in plan.refined.compiled]
-    assert steps == [own.estimate.step_seconds, presets[0].estimate.step_seconds]
+    fastest = context.best_candidates(1)[0]
+    first = [c.estimate.step_seconds for c in (fastest, own, presets[0])]
+    first = list(dict.fromkeys(first))
+    assert steps[: len(first)] == first and len(first) >= 2
 
 
 def test_a_preset_is_compiled_with_the_last_of_the_seconds(slow_products, refine):
