@@ -26,3 +26,8 @@ def count_text(count: float) -> str:
     """A count with four digits, and a prefix of the decimal system if it is large: `12.3 k`."""
     size, prefix = next((row for row in _COUNT_UNITS if count >= row[0]), (1, ""))
     return f"{count / size:.4g} {prefix}".rstrip()
+
+
+def number_text(number: int, thing: str, things: str | None = None) -> str:
+    """`1 device`, `2 devices`; `things` where more than one is no `s` at the end."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"

@@ -267,7 +267,8 @@ def _means(compared: Sequence[Row]) -> str:
                 if beside == "preset_seconds"
                 else f"{mean:.3f} of {title} in as many seconds, worst {max(ratios):.3f}"
             )
-    return f"{len(compared)} steps, {'; '.join(parts)}."
+    steps = "1 step" if len(compared) == 1 else f"{len(compared)} steps"
+    return f"{steps}, {'; '.join(parts)}."
 
 
 def _ms(seconds: float | None) -> str:

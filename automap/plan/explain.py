@@ -22,7 +22,7 @@ from automap.plan.rates import rates_lines
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import refined_lines
 from automap.plan.streams import streams_lines
-from automap.quantities import bytes_text, seconds_text
+from automap.quantities import bytes_text, number_text, seconds_text
 from automap.topology import Topology, lies_on
 from automap.topology.link_loads import permutation
 from automap.topology.rings import ring_pairs
@@ -236,7 +236,8 @@ def decision_text(row: DecisionRecord) -> str:
     """`compute batch: split over data; covers 2 leaves`."""
     verb = "split" if row.level is None else _STORED[row.level]
     where = f"{verb} over {'+'.join(row.axes)}" if row.axes else "whole on every device"
-    return f"{row.kind} {row.group}: {where}; covers {len(row.covers)} leaves"
+    covered = number_text(len(row.covers), "leaf", "leaves")
+    return f"{row.kind} {row.group}: {where}; covers {covered}"
 
 
 def _leaf(plan: PlanRecord, leaf: LeafRecord) -> str:

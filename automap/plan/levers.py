@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from automap.plan import codec
 from automap.plan.checks import check_numbers, refuse, repeated
-from automap.quantities import bytes_text, seconds_text
+from automap.quantities import bytes_text, number_text, seconds_text
 
 
 BlockKind = Literal["layers", "scan"]
@@ -172,8 +172,8 @@ def levers_lines(levers: LeversRecord) -> Iterator[str]:
 
 
 def _offload_text(levers: LeversRecord) -> str:
-    count = len(levers.offload)
-    return f"offload of {count} leaves of optimizer state to host memory"
+    leaves = number_text(len(levers.offload), "leaf", "leaves")
+    return f"offload of {leaves} of optimizer state to host memory"
 
 
 def _blocks_text(group: RematRecord) -> str:

@@ -18,7 +18,7 @@ from automap.plan.checks import (
 from automap.plan.codec import ADDED_LATER
 from automap.plan.parts import ConstraintRecord, MeshRecord
 from automap.plan.point import PointRecord
-from automap.quantities import bytes_text, seconds_text
+from automap.quantities import bytes_text, number_text, seconds_text
 
 
 ScheduleName = Literal["gpipe", "1f1b", "zero-bubble", "interleaved"]
@@ -231,13 +231,14 @@ def pipeline_text(record: PipelineRecord | None) -> str:
     if record.stages_per_group > 1:
         devices = f"{record.stages_per_group} stages on each of {devices}"
     cuts = ", ".join(stage.cut_after for stage in record.stages if stage.cut_after is not None)
-    text = f"{record.schedule}, {record.microbatches} microbatches, {devices} devices"
+    parts = number_text(record.microbatches, "microbatch", "microbatches")
+    text = f"{record.schedule}, {parts}, {devices} devices"
     return f"{text}, cut after {cuts}" if cuts else text
 
 
 def stages_text(record: PipelineRecord) -> str:
     """`4 stages`; `8 stages, 2 on each of 4 groups of devices` where they are interleaved."""
-    text, each = f"{len(record.stages)} stages", record.stages_per_group
+    text, each = number_text(len(record.stages), "stage"), record.stages_per_group
     return (
         text if each == 1 else f"{text}, {each} on each of {len(record.groups)} groups of devices"
     )

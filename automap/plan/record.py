@@ -59,7 +59,7 @@ from automap.plan.refined import (
     RefinedRecord as RefinedRecord,
 )
 from automap.plan.streams import StreamsRecord as StreamsRecord
-from automap.quantities import bytes_text, seconds_text
+from automap.quantities import bytes_text, number_text, seconds_text
 from automap.topology import Graph, Topology, topology_graph
 
 
@@ -272,7 +272,7 @@ def title(plan: PlanRecord) -> str:
     cost = plan.predicted
     verdict = "fits" if cost.fits else "DOES NOT FIT"
     staged = plan.pipeline or plan.streams
-    stages = "" if staged is None else f", {len(staged.stages)} stages"
+    stages = "" if staged is None else f", {number_text(len(staged.stages), 'stage')}"
     if plan.placement is not None:
         stages = f", {placement_text(plan.placement)}"
     return (
@@ -284,7 +284,7 @@ def title(plan: PlanRecord) -> str:
 def mesh_text(plan: PlanRecord) -> str:
     """`data=4 x model=2 (8 devices)`."""
     axes = " x ".join(f"{name}={size}" for name, size in plan.mesh.axes)
-    return f"{axes or 'of one device'} ({plan.mesh.device_count} devices)"
+    return f"{axes or 'of one device'} ({number_text(plan.mesh.device_count, 'device')})"
 
 
 def check_is_one_program(plan: PlanRecord) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from automap.errors import PlanError
 from automap.plan.checks import check_numbers, refuse
-from automap.quantities import bytes_text, seconds_text
+from automap.quantities import bytes_text, number_text, seconds_text
 
 
 RefinementEnd = Literal["nothing faster is expected", "the seconds were over", "interrupted"]
@@ -75,8 +75,7 @@ class RefinedRecord:
 
 def refined_lines(row: RefinedRecord) -> list[str]:
     """What was compiled, a line each; the chosen plan has a star."""
-    count = len(row.compiled)
-    plans = "1 plan" if count == 1 else f"{count} plans"
+    plans = number_text(len(row.compiled), "plan")
     lines = [
         f"refined with the {row.compiler.upper()} compiler, {row.seconds:g} s: {plans} compiled, "
         f"then {row.ended}"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from automap.plan.checks import check_numbers, refuse, repeated
 from automap.plan.codec import ADDED_LATER
-from automap.quantities import seconds_text
+from automap.quantities import number_text, seconds_text
 
 
 Together = Literal["concurrent", "merged"]
@@ -125,7 +125,8 @@ def streams_text(record: StreamsRecord | None) -> str:
         return "no"
     several = sum(len(stage.groups) > 1 and _is_at_once(stage) for stage in record.stages)
     merged = sum(stage.together == "merged" for stage in record.stages)
-    return f"{len(record.stages)} stages, {several} of operators at once, {merged} merged"
+    stages = number_text(len(record.stages), "stage")
+    return f"{stages}, {several} of operators at once, {merged} merged"
 
 
 def streams_lines(record: StreamsRecord) -> Sequence[str]:

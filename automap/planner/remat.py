@@ -32,6 +32,7 @@ from automap.cost.evaluate import Evaluator
 from automap.jaxpr.again import COMPUTED_AGAIN
 from automap.jaxpr.blocks import Block, BlockGroup, n_bytes, variables
 from automap.jaxpr.sites import parse_site
+from automap.milp import milp
 from automap.plan.levers import KeptRecord, RematRecord
 from automap.program.trace import Workload
 from automap.space.point import SplitClasses
@@ -283,7 +284,7 @@ class _Programme:
         chosen = sparse.csr_matrix((factors, (rows, columns)), (len(lower), count))
         matrix = sparse.vstack([chosen, sparse.csr_matrix(size / unit)])
         upper = np.full(len(lower), math.inf)
-        result = scipy.optimize.milp(
+        result = milp(
             np.array(self._cost) / scale,
             integrality=np.array(self._is_integer, int),
             bounds=scipy.optimize.Bounds(0.0, 1.0),

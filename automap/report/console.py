@@ -1,14 +1,18 @@
-"""Where tables are printed: as wide as the terminal, as COLUMNS says, or as suits a pipe."""
+"""Where tables are printed: as wide as the terminal, as COLUMNS says, or 80 columns in a pipe."""
 
 import os
+from typing import Final
 
 from rich.console import Console
 
 
-def table_console(*, pipe_columns: int) -> Console:
-    """A console for tables on stdout; in a pipe `pipe_columns` wide unless COLUMNS is set."""
+_PIPE_COLUMNS: Final = 80
+
+
+def table_console() -> Console:
+    """A console for tables on stdout."""
     console = Console(highlight=False)
-    # rich takes 80 columns in a pipe, and would cut what a script wants to read.
+    # In a pipe rich would ask the terminal that stdin or stderr is.
     if console.is_terminal or os.environ.get("COLUMNS", "").isdecimal():
         return console
-    return Console(width=pipe_columns, highlight=False)
+    return Console(width=_PIPE_COLUMNS, highlight=False)

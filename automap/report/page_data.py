@@ -26,7 +26,7 @@ from automap.plan.placement import PlacementRecord
 from automap.plan.rates import CAUSES, RatesRecord, mfu_text
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.streams import OperatorRecord, StreamsRecord, StreamStageRecord
-from automap.quantities import bytes_text, count_text, seconds_text
+from automap.quantities import bytes_text, count_text, number_text, seconds_text
 from automap.report.layers import LeafRow, axis_names, folded_leaves, leaf_text
 from automap.report.priced import frontier, memory_limit_bytes, priced_plans
 from automap.simulate.simulation import SimulationRecord
@@ -99,10 +99,11 @@ def summary_numbers(plan: PlanRecord) -> dict[str, tuple[str, str]]:
     numbers |= _rates_numbers(cost.rates, plan.mesh.device_count)
     if plan.pipeline is not None:
         record = plan.pipeline
-        note = f"{record.microbatches} microbatches, schedule {record.schedule}"
+        parts = number_text(record.microbatches, "microbatch", "microbatches")
+        note = f"{parts}, schedule {record.schedule}"
         if record.stages_per_group > 1:
             note += f", {record.stages_per_group} stages on each of {len(record.groups)} groups"
-        numbers["pipeline"] = (f"{len(record.stages)} stages", note)
+        numbers["pipeline"] = (number_text(len(record.stages), "stage"), note)
     return numbers
 
 

@@ -12,6 +12,7 @@ from typing import Final, Self
 from automap.numba_jit import compilation_heard
 from automap.pipeline.search import PipelineProgress
 from automap.progress_bar import Bar
+from automap.quantities import number_text
 from automap.search import SearchContext
 from automap.terminal import printable
 
@@ -53,7 +54,7 @@ class SearchProgress(Bar):
 
     def update(self, context: SearchContext) -> None:
         """Show how far the search is and its fastest candidate, or the smallest if none fits."""
-        text = f"{context.evaluations} plans priced"
+        text = f"{number_text(context.evaluations, 'plan')} priced"
         if context.best is not None:
             best = context.best.estimate
             is_fitting = context.objective.fits(best)

@@ -11,7 +11,7 @@ from typing import Final
 
 from automap.pipeline.simulation import PipelineSimulationRecord, StageRow
 from automap.plan.pipeline import device_names
-from automap.quantities import bytes_text, seconds_text
+from automap.quantities import bytes_text, number_text, seconds_text
 from automap.simulate.placed import PlacementSimulationRecord
 from automap.simulate.simulation import CollectiveRow, OpRow, SimulationRecord
 
@@ -134,8 +134,9 @@ def pipeline_report(record: PipelineSimulationRecord) -> str:
 def _pipeline_parts(record: PipelineSimulationRecord) -> Iterator[str]:
     step, predicted = record.step_seconds, record.predicted_seconds
     yield (
-        f"{record.target} on {record.topology}, pipeline of {len(record.stages)} stages, "
-        f"{record.microbatches} microbatches, "
+        f"{record.target} on {record.topology}, pipeline of "
+        f"{number_text(len(record.stages), 'stage')}, "
+        f"{number_text(record.microbatches, 'microbatch', 'microbatches')}, "
         f"schedule {record.schedule}: {len(record.events)} tasks"
     )
     yield _step_text(step, predicted)
@@ -174,8 +175,8 @@ def _stage(row: StageRow, step_seconds: float) -> Iterator[str]:
 def placement_report(record: PlacementSimulationRecord) -> str:
     """Everything, for people."""
     lines = [
-        f"{record.target} on {record.topology}, operators on {len(record.devices)} devices: "
-        f"{len(record.events)} tasks and transfers",
+        f"{record.target} on {record.topology}, operators on "
+        f"{number_text(len(record.devices), 'device')}: {len(record.events)} tasks and transfers",
         _step_text(record.step_seconds, record.predicted_seconds),
         f"  {record.transfers} transfers of together {bytes_text(record.moved_bytes)}",
     ]

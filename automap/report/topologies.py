@@ -1,21 +1,23 @@
 """Machines as text: the catalogue as one table, one machine in full with the source of every
 number.
 
-On a terminal tables have frames and are cut to its width; in a pipe they are plain columns, the
-catalogue's of at most 80, and one line for each number of a machine with its source, unless COLUMNS
-says how wide they may be.
+On a terminal tables have frames and are cut to its width; in a pipe they are plain columns of at
+most 80, unless COLUMNS says how wide they may be. Sources are longer than that, and many numbers
+have the same: each number of a machine has that of its source, `[3]`, and the sources are listed
+below.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 import dataclasses
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from automap.quantities import number_text
 from automap.report.console import table_console
 from automap.terminal import printable
 from automap.topology import (
@@ -35,10 +37,8 @@ from automap.topology.model import PAIRS
 
 # Rows of one machine shown at most: meshes, links and routes of a large one fill pages.
 _MOST_ROWS: Final = 40
-_PIPE_COLUMNS: Final = 1000
 # A pipe, and a terminal with fewer columns, has no room for what one machine in full says too.
 _WIDE_COLUMNS: Final = 130
-_CATALOGUE_PIPE_COLUMNS: Final = 80
 _CATALOGUE_HEADS: Final = ("name", "example", "memory", "bf16 dots")
 _WIDE_HEADS: Final = ("devices", "kind", "memory speed", "links")
 # No ending is the end of another one, so their order does not matter.
@@ -54,10 +54,10 @@ _UNITS: Final = (
 
 def show_catalogue(entries: Iterable[CatalogueEntry]) -> None:
     """Print every family of names with its example."""
-    console = table_console(pipe_columns=_CATALOGUE_PIPE_COLUMNS)
+    console = table_console()
     is_wide = console.width >= _WIDE_COLUMNS
     heads = (*_CATALOGUE_HEADS, *_WIDE_HEADS) if is_wide else _CATALOGUE_HEADS
-    _print(heads, (_entry_row(entry)[: len(heads)] for entry in entries), console)
+    _print(heads, (_entry_row(entry)[: len(heads)] for entry in entries))
 
 
 def show_machine(machine: Topology | Graph) -> None:
@@ -66,20 +66,25 @@ def show_machine(machine: Topology | Graph) -> None:
         _show_graph(machine)
         return
     _show_title(machine, "")
-    _show_rows(machine.device, f"device {machine.device.name}")
+    sources = _Sources()
+    _show_rows(machine.device, f"device {machine.device.name}", sources)
     for place, level in enumerate(machine.levels):
-        _show_rows(level, f"level {place}, {level.name}" + " (innermost)" * (place == 0))
+        _show_rows(level, f"level {place}, {level.name}" + " (innermost)" * (place == 0), sources)
     shapes = ["x".join(map(str, shape)) for shape in mesh_shapes(machine)]
     _print((f"meshes that lie along its levels, major to minor ({len(shapes)})",), _cut(shapes))
+    sources.show()
 
 
 def _show_title(machine: Topology | Graph, form: str) -> None:
-    title = f"{machine.name}: {machine.device_count} devices, {machine.platform}{form}"
-    _console().print(printable(title), markup=False)
+    count = number_text(machine.device_count, "device")
+    title = f"{machine.name}: {count}, {machine.platform}{form}"
+    table_console().print(printable(title), markup=False)
     named = MACHINES.get(machine.name)
     # A file may have the name of a machine of the catalogue and other numbers.
     if named is not None and named.build() == machine:
-        _console().print(printable(f"{named.source.document}: {named.source.note}"), markup=False)
+        table_console().print(
+            printable(f"{named.source.document}: {named.source.note}"), markup=False
+        )
 
 
 def _show_graph(graph: Graph) -> None:
@@ -87,11 +92,13 @@ def _show_graph(graph: Graph) -> None:
     _print(
         ("device", "kind", "host"), ((n.name, n.device.name, str(n.host)) for n in graph.devices)
     )
+    sources = _Sources()
     for kind in graph.kinds:
-        _show_rows(kind, f"kind {kind.name}")
+        _show_rows(kind, f"kind {kind.name}", sources)
     for link in graph.links[:_MOST_ROWS]:
-        _show_rows(link, f"link {link.name}: {link.ends[0]} - {link.ends[1]}")
+        _show_rows(link, f"link {link.name}: {link.ends[0]} - {link.ends[1]}", sources)
     _print(("from", "to", "speed", "latency", "over"), list(_route_rows(graph))[:_MOST_ROWS])
+    sources.show()
 
 
 def _route_rows(graph: Graph) -> Iterator[tuple[str, ...]]:
@@ -140,19 +147,38 @@ def _alike_levels(topology: Topology) -> Iterator[str]:
         yield f"{name} {sizes} {kind} {_shown('bytes_per_s', bytes_per_s)}"
 
 
-def _show_rows(row: Device | Level | Link, title: str) -> None:
-    """Each number of a device, level or link with its source."""
+@dataclass
+class _Sources:
+    """The sources of the numbers that were shown, in that order."""
+
+    texts: list[str] = field(default_factory=list)
+
+    def number(self, text: str) -> str:
+        """`[3]`, by which a number has the third source; nothing if it has none."""
+        if not text:
+            return ""
+        if text not in self.texts:
+            self.texts.append(text)
+        return f"[{self.texts.index(text) + 1}]"
+
+    def show(self) -> None:
+        """Print all, each once."""
+        _print(("", "sources"), ((f"[{i}]", text) for i, text in enumerate(self.texts, 1)))
+
+
+def _show_rows(row: Device | Level | Link, title: str, sources: _Sources) -> None:
+    """Each number of a device, level or link with that of its source."""
     rows = []
-    for field in dataclasses.fields(row):
-        value = getattr(row, field.name)
+    for part in dataclasses.fields(row):
+        value = getattr(row, part.name)
         # A table, such as FLOP/s by type, is a row for each of its entries.
-        pairs = [(field.name, value)]
-        if field.name in PAIRS:
-            pairs = [(f"{field.name}.{key}", number) for key, number in value]
-        elif value == field.default and isinstance(row, Device):
+        pairs = [(part.name, value)]
+        if part.name in PAIRS:
+            pairs = [(f"{part.name}.{key}", number) for key, number in value]
+        elif value == part.default and isinstance(row, Device):
             continue  # a part that this device does not have
         rows += [
-            (name, _shown(name, each), _source_text(name, row.source))
+            (name, _shown(name, each), sources.number(_source_text(name, row.source)))
             for name, each in pairs
             if isinstance(each, int | float | str) and name not in ("name", "medium")
         ]
@@ -188,17 +214,12 @@ def _cut(lines: Sequence[str]) -> list[tuple[str]]:
     return shown + ([(f"... and {left} more",)] if left else [])
 
 
-def _console() -> Console:
-    return table_console(pipe_columns=_PIPE_COLUMNS)
-
-
-def _print(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], console: Console | None = None
-) -> None:
-    console = console or _console()
+def _print(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    console = table_console()
     table = Table(box=SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
     for head in heads:
-        table.add_column(Text(printable(head)))
+        # An address may be longer than a line.
+        table.add_column(Text(printable(head)), overflow="fold")
     for row in rows:
         # Names such as [HOSTSx]GPUSxh100 are no markup.
         table.add_row(*(Text(printable(cell)) for cell in row))

@@ -32,6 +32,7 @@ import scipy  # its `optimize` is loaded at first use, which most runs never com
 from scipy.sparse import csr_array
 
 from automap.deadline import Deadline
+from automap.milp import milp
 from automap.streams.blocks import places
 from automap.streams.costs import Machine, Operators, price_stages
 from automap.streams.endings import NO_LIMIT, solve
@@ -213,7 +214,7 @@ def solve_integer(
     objective = np.concatenate([costs / costs.max(), np.zeros(n)])
     matrix, low, high = _constraints(sets, [int(b) for b in ops.before], n)
     lower, upper = np.zeros(m + n), np.concatenate([np.ones(m), np.full(n, n - 1.0)])
-    result = scipy.optimize.milp(
+    result = milp(
         objective,
         constraints=scipy.optimize.LinearConstraint(matrix, low, high),  # type: ignore[arg-type]
         bounds=scipy.optimize.Bounds(lower, upper),  # type: ignore[arg-type]

@@ -138,7 +138,7 @@ def _print(advice: Advice) -> None:
     for row in best:
         star = "*" if id(row) in fronts else ""
         table.add_row(*map(Text, _texts(row, star, has_prices=has_prices)))
-    table_console(pipe_columns=80).print(table)
+    table_console().print(table)
     lines = [
         f"{len(best)} of {len({row.machine for row in advice.rows})} machines fit, each with the "
         "batch that does most; * none is both as fast and as cheap"

@@ -65,7 +65,7 @@ def run(*, as_json: bool, **given: Any) -> None:
         per_second = "-" if rate is None else count_text(rate)
         fits = "yes" if row.fits else "NO"
         table.add_row(Text(printable(row.name)), step, mfu, per_second, peak, fits)
-    table_console(pipe_columns=80).print(table)
+    table_console().print(table)
     if comparison.advice:
         click.echo(printable(listed("no plan fits; of the smallest:", comparison.advice)))
 

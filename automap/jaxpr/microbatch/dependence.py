@@ -28,7 +28,13 @@ Shape: TypeAlias = Sequence[int]
 
 
 class Refusal(Exception):
-    """Why an operation cannot be done one microbatch at a time; becomes a `NotSeparableError`."""
+    """Why an operation cannot be done one microbatch at a time, and what could be written instead;
+    becomes a `NotSeparableError`.
+    """
+
+    def __init__(self, why: str, instead: str = "") -> None:
+        super().__init__(why)
+        self.instead = instead
 
 
 class KnownElements(Enum):

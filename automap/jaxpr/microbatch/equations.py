@@ -20,7 +20,7 @@ changes nothing:
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import jax
 from jax import numpy as jnp
@@ -54,6 +54,13 @@ from automap.jaxpr.microbatch.elements import (
 from automap.jaxpr.microbatch.rules import Operation, RuleResult, apply_rule
 from automap.jaxpr.microbatch.separation import Separation
 from automap.jaxpr.microbatch.traces import EquationPair
+
+
+_INSTEAD: Final = (
+    ", whose own sums would make another step of it. Batch norm is such a step: normalize each "
+    "sample by itself (layer or group norm) or by running statistics, or plan without pipelines "
+    "and accumulation"
+)
 
 
 def separate_equation(state: Separation, pair: EquationPair) -> None:
@@ -221,7 +228,11 @@ def _in_loop(state: Separation, pair: EquationPair, operands: Sequence[Dependenc
     n_loops = max(dependence.n_loops for dependence in operands_there)
     # In a forward pass a late value means that the samples depend on each other, as in batch norm.
     if n_loops and (state.setting.late == "scale" or state.phase == "forward" or n_loops > 1):
-        raise Refusal("a sample's result depends on a sum or a mean over the whole batch")
+        made = state.nearest_sum(full)
+        of = f", that of {made}" if made else ""
+        raise Refusal(
+            f"a sample's result depends on a sum or a mean over the whole batch{of}", _INSTEAD
+        )
     setting = state.setting
     operation = Operation(full, micro, tuple(operands_there), setting.microbatches, setting.order)
     rule_result = apply_rule(operation)

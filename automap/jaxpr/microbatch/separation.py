@@ -6,6 +6,7 @@ separated is in `automap.jaxpr.microbatch.equations`. They are only collected he
 needs are dropped when the program is put together (`automap.jaxpr.microbatch.program`).
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -100,9 +101,27 @@ class Separation:
                 at = f" at {line}" if line else ""
                 raise NotSeparableError(
                     f"{pair.full.eqn.primitive.name}{at}: {refusal}; the step cannot be run in "
-                    "microbatches"
+                    f"microbatches{refusal.instead}"
                 ) from None
         return self
+
+    def nearest_sum(self, eqn: Any) -> str:
+        """Which equation adds up the samples where one reads the sum: `reduce_sum at model.py:12`;
+        "" if it is in a loop.
+        """
+        made_by = {var: pair.full for pair in self.pair.pairs for var in pair.full.eqn.outvars}
+        todo = deque(variables(eqn.invars))
+        while todo:
+            var = todo.popleft()
+            maker = made_by.get(var)
+            if maker is None:
+                continue
+            if var in self.sums:
+                return f"{maker.eqn.primitive.name} at {source_line(maker)}"
+            # Of a mean the division is what waits for the loop.
+            if self.dependence[var].n_loops:
+                todo.extend(variables(maker.eqn.invars))
+        return ""
 
     def _live(self) -> list[EquationPair]:
         """The equations whose results are used; differentiation leaves others behind."""

@@ -24,6 +24,7 @@ import numpy as np
 import scipy  # its `optimize` is loaded at first use, which most runs never come to
 from scipy.sparse import csr_array
 
+from automap.milp import milp
 from automap.numba_jit import compiled
 from automap.search.counts.choices import Choices
 
@@ -98,7 +99,7 @@ def _split_after_all(choices: Choices, split: np.ndarray, i: int) -> np.ndarray:
 def optimum(choices: Choices) -> np.ndarray:
     """A plan [n] bool of the greatest count."""
     upper: Any = choices.allowed.astype(float)  # scipy's stubs know numbers only
-    solution = scipy.optimize.milp(
+    solution = milp(
         # `milp` minimises.
         -choices.weights.astype(float),
         integrality=np.ones(len(choices)),

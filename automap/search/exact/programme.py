@@ -1,4 +1,4 @@
-"""An integer programme of what is left of one mesh, solved by HiGHS (`scipy.optimize.milp`).
+"""An integer programme of what is left of one mesh, solved by HiGHS.
 
     x[v, i] in {0, 1}     variable v has choice i
     y[t, s] >= 0          table t is at the joint choice s
@@ -22,6 +22,7 @@ import numpy as np
 import scipy  # its `optimize` is loaded at first use, which most runs never come to
 from scipy import sparse
 
+from automap.milp import milp
 from automap.search.factored.eliminate import Table, merged, spread
 from automap.search.factored.model import Factored
 
@@ -157,7 +158,7 @@ class Programme:
                 )
             )
         n_x = int(self.first[-1])
-        solution = scipy.optimize.milp(
+        solution = milp(
             cost / scale,
             # With whole x the y are whole by themselves.
             integrality=np.arange(len(cost)) < n_x,

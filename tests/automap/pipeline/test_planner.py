@@ -65,7 +65,7 @@ def test_diff_names_the_pipelines(plan):
     text = plan.diff(other)
     assert "pipeline: " in text
     assert "2+2 devices, cut after" in text
-    assert "-> gpipe, 1 microbatches, 4 devices" in text
+    assert "-> gpipe, 1 microbatch, 4 devices" in text
 
 
 def test_what_cannot_be_done_with_it_yet_is_said(plan, tmp_path):

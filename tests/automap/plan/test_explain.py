@@ -40,7 +40,7 @@ found by greedy in 1.5 s, 200 evaluations, seed 0; at most 25.00% above the prov
 decisions:
   compute ff: split over model; covers 2 leaves
     because saves 4 ms of matmul for 2.3 ms of all-reduce
-  storage w2 of the feed-forward: stored split over data; covers 1 leaves
+  storage w2 of the feed-forward: stored split over data; covers 1 leaf
     because the plan does not fit without it
 
 conflicts:
@@ -61,7 +61,7 @@ mesh data=2 x model=4 (8 devices)
     conflict of ff with batch at dot.3: ff keeps model
       ff keeps model: step 12 ms, peak 3 GiB
       batch keeps model: step 20 ms, peak 31 GiB, does not fit
-  storage w2 of the feed-forward: stored split over data; covers 1 leaves
+  storage w2 of the feed-forward: stored split over data; covers 1 leaf
     because the plan does not fit without it
 """
 

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 import pytest
 
 from automap.cli import main
-from automap.topology import catalogue_entries
+from automap.topology import catalogue_entries, get_machine
 
 
 def _run(*arguments, columns=None):
@@ -27,15 +27,30 @@ def test_the_table_has_a_line_for_every_family_and_no_frames_in_a_pipe():
 def test_every_number_of_a_machine_is_shown_with_a_source(entry):
     done = _run(entry.example)
     assert done.exit_code == 0
+    assert max(map(len, done.stdout.splitlines())) <= 80
     rows = [re.split("  +", line.rstrip()) for line in done.stdout.splitlines()]
     numbers = [row for row in rows if re.search("_bytes|_per_s|_seconds|_efficiency", row[0])]
     assert len(numbers) >= 6
     assert [row for row in numbers if len(row) != 3] == []
+    # All that are cited are listed below, and no others.
+    assert {row[2] for row in numbers} <= {row[0] for row in rows if len(row) == 2}
+
+
+def test_sources_are_listed_whole_once_and_in_order():
+    listed = _run("v5p:4x4x4", columns="1000").stdout.partition(" sources")[2].splitlines()[1:]
+    texts = [line.strip().partition("  ")[2].strip() for line in listed]
+    machine = get_machine("v5p:4x4x4")
+    said = [*machine.device.source, *(s for level in machine.levels for s in level.source)]
+    assert [line.split()[0] for line in listed] == [f"[{i}]" for i in range(1, len(listed) + 1)]
+    assert len(set(texts)) == len(texts) > 5
+    assert set("; ".join(texts).split("; ")) == set(
+        "; ".join(f"{s.document}: {s.note}" for s in said).split("; ")
+    )
 
 
 def test_one_machine_says_whose_it_is_and_what_lies_on_it():
     shown = _run("flexflow-k80").stdout
-    assert "16 nodes with 4 K80 GPUs each" in shown
+    assert "16 nodes with 4 K80 GPUs each" in " ".join(shown.split())
     assert "16x2x2" in shown
     assert "level 0, pcie-pair (innermost)" in shown
 

@@ -73,14 +73,35 @@ def test_inference():
     assert_close(run(WEIGHTS, BATCH["x"]), infer(WEIGHTS, BATCH["x"]), rtol=1e-5, atol=1e-6)
 
 
-def test_the_message_names_operation_line_and_reason():
+def test_the_message_names_what_reads_a_mean_of_the_samples_what_takes_it_and_what_to_do():
     def normalized(w, x):
-        z = x @ w
-        return w - jax.grad(lambda w: ((x @ w - z.mean(0)) ** 2).mean())(w)
+        def loss(w):
+            z = x @ w
+            mean = z.mean(0)
+            shifted = mean * 2
+            return ((z - shifted) ** 2).mean()
 
-    with pytest.raises(
-        NotSeparableError, match=r"sub at .*test_microbatched\.py:\d+.*mean over the whole batch"
-    ):
+        return w - jax.grad(loss)(w)
+
+    first = normalized.__code__.co_firstlineno
+    match = (
+        rf"sub at .*test_microbatched\.py:{first + 5}:.* a sample's result depends on a sum or a "
+        rf"mean over the whole batch, that of reduce_sum at .*test_microbatched\.py:{first + 3}:.*"
+        "layer or group norm"
+    )
+    with pytest.raises(NotSeparableError, match=match):
+        microbatched(normalized, (WEIGHTS["a"], BATCH["x"]), microbatches=4)
+
+
+def test_a_mean_within_a_loop_over_layers_is_refused_by_its_line():
+    def normalized(w, x):
+        def layer(x, _):
+            z = x @ w
+            return z - z.mean(0), None
+
+        return w - jax.grad(lambda w: jax.lax.scan(layer, x @ w, None, length=2)[0].sum())(w)
+
+    with pytest.raises(NotSeparableError, match=r"at .*test_microbatched\.py:\d+.*microbatches"):
         microbatched(normalized, (WEIGHTS["a"], BATCH["x"]), microbatches=4)
 
 

@@ -207,7 +207,10 @@ def test_metrics_in_the_state_are_the_same():
 @pytest.mark.parametrize("name", ["resnet", pytest.param("inception", marks=pytest.mark.slow)])
 def test_batch_norm_is_refused_with_its_line(name):
     step, args = getattr(importlib.import_module(f"models.{name}"), f"{name}_tiny")()
-    with pytest.raises(NotSeparableError, match=r"normalization\.py:.*mean over the whole batch"):
+    with pytest.raises(
+        NotSeparableError,
+        match=r"normalization\.py:.*over the whole batch, that of reduce_sum at .*normalization",
+    ):
         microbatched(step, args, microbatches=4)
 
 
