@@ -71,6 +71,7 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
     "mincut": "fewest bytes between the devices of the fastest kind, by METIS",
     "mapping": "the same for all devices in proportion to their speed, as Scotch maps",
     "single": "all operators on the device that takes least",
+    "data-parallel": "the samples of every operator over the devices of the fastest kind",
     "expert": "layers in order on the devices of the fastest kind, in parts of equal seconds",
 }
 

@@ -4,7 +4,7 @@
     operators = step_operators(flow)                      # of a person's graph
     graph = get_graph("haswell-4xk80")                    # or any topology: 4xk80, flexflow-k80
     problem = placement_problem(operators, graph.platform, graph.kinds)
-    simulator = Simulator(problem, placed_machine(graph))
+    simulator = Simulator(problem, placed_machine(graph))           # of whole operators
     outcome = simulator.run(device_of_each_operator)      # step_seconds, peak_bytes, fits, ...
     seconds, fits = simulator.price_all(placements)       # int64 [n, operators], many at once
     placed = PLACEMENT_STRATEGIES["mcmc"](Search(simulator, seed=0))   # device, seconds, fits, gap
@@ -14,12 +14,21 @@
 `automap.placement.tasks`       operators in tasks with their seconds on each kind of device, and
                                 tensors with their bytes
 `automap.placement.simulation`  placements of one problem on one machine, simulated
+`automap.placement.splits`      what operators take in parts, for simulators that may split them
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from automap.placement.baselines import expert, heft, m_sct, mapping, mincut, single
+from automap.placement.baselines import (
+    data_parallel,
+    expert,
+    heft,
+    m_sct,
+    mapping,
+    mincut,
+    single,
+)
 from automap.placement.search import Placed as Placed, Search as Search, Strategy as Strategy
 from automap.placement.strategies import BASELINES as BASELINES, auto, exact, mcmc
 
@@ -47,5 +56,6 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, Strategy]] = {
     "mincut": mincut,
     "mapping": mapping,
     "single": single,
+    "data-parallel": data_parallel,
     "expert": expert,
 }

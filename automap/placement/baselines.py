@@ -1,6 +1,9 @@
 """Placements without a search: what searches begin with, and what they are compared with.
 
 single      all operators on the one device that takes least
+data-parallel
+            the samples over all devices of the fastest kind, or the most that divide them; single
+            where operators are whole
 expert      a person's plan: layers (the operators of one parameter, over all time steps) in order,
             cut in as many parts of about equal seconds as there are devices of the fastest kind
                                                                              -> in: `layer_parts`
@@ -52,6 +55,21 @@ def single(search: Search) -> Placed:
     """All on the device that takes least, of those that hold it."""
     count = search.simulator.problem.n_operators
     return min((search.place([d] * count) for d in range(search.n_devices)), key=lambda p: p.rank)
+
+
+def data_parallel(search: Search) -> Placed:
+    """The samples over as many of the fastest devices as divide them."""
+    problem, choices = search.simulator.problem, search.simulator.machine.choices
+    splits = search.simulator.splits
+    if splits is None or splits.samples is None:
+        return single(search)
+    is_fast = np.isin(choices.device[:, 0], fastest_devices(search))
+    is_batch = is_fast & (choices.split_class[:, 0] == splits.samples)
+    options = np.flatnonzero(is_batch & (choices.split_class[:, 1] < 0))
+    if len(options) == 0:
+        return single(search)
+    most = options[choices.n_parts[options].argmax()]
+    return search.place([int(most)] * problem.n_operators)
 
 
 def expert(search: Search) -> Placed:

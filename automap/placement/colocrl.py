@@ -30,9 +30,10 @@ import numpy as np
 
 from automap.placement.baselines import heft
 from automap.placement.dataflow import NOBODY
+from automap.placement.prices import price_all
 from automap.placement.search import Placed, Search
 from automap.placement.tasks import PlacementProblem
-from automap.placement.timeline import Machine, Step, price_all
+from automap.placement.timeline import Machine, Step
 from automap.search.torch_needed import need_torch
 from hlo_tools.analyses.phases import Phase
 from rl.sequences import ReinforceConfig, SequenceTask

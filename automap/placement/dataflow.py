@@ -32,7 +32,8 @@ class Dataflow:
     `names` are sites, or names of instructions. `reads`, `writes` are numbers of arrays by node,
     `maker` [arrays] the node that makes one, `n_bytes` [arrays] its size. `inputs` are the arrays
     of the step's inputs, `outputs` those of its results, None for a constant. `ops` are those of
-    the graph by node, `node_of_op` [ops] the other way round.
+    the graph by node, `node_of_op` [ops] the other way round. `value` [arrays] is the graph's value
+    that an array is lowered to, `NOBODY` where that is not clear.
     """
 
     problem: Problem
@@ -45,6 +46,24 @@ class Dataflow:
     outputs: tuple[int | None, ...]
     ops: tuple[tuple[int, ...], ...]
     node_of_op: Sequence[int]
+    value: Sequence[int]
+
+    @cached_property
+    def classes(self) -> tuple[tuple[int, ...], ...]:
+        """The linkage class of each dimension of each array, at the first that has it; `NOBODY` for
+        none.
+        """
+        problem = self.problem
+        result = []
+        for value in self.value:
+            classes = () if value == NOBODY else problem.compute_classes(value)
+            result.append(
+                tuple(
+                    c if c < problem.n_compute and c not in classes[:d] else NOBODY
+                    for d, c in enumerate(classes)
+                )
+            )
+        return tuple(result)
 
     @cached_property
     def readers(self) -> tuple[tuple[int, ...], ...]:
@@ -100,6 +119,10 @@ def _by_equations(problem: Problem, flat: FlatJaxpr) -> Dataflow:
     for op in problem.graph.ops:
         site = parse_site(op.op_name)
         node_of_op.append(NOBODY if site is None else place.get(site.partition(".")[0], NOBODY))
+    ops = _ops_by_node(node_of_op, len(place))
+    value = list(problem.graph.inputs)
+    for node, equation in enumerate(flat.equations):
+        value += _values(problem, ops[node], [v.aval for v in equation.eqn.outvars])
     return Dataflow(
         problem=problem,
         names=tuple(place),
@@ -109,9 +132,23 @@ def _by_equations(problem: Problem, flat: FlatJaxpr) -> Dataflow:
         n_bytes=n_bytes,
         inputs=inputs,
         outputs=tuple(None if isinstance(v, core.Literal) else number.get(v) for v in flat.outvars),
-        ops=_ops_by_node(node_of_op, len(place)),
+        ops=ops,
         node_of_op=node_of_op,
+        value=value,
     )
+
+
+def _values(problem: Problem, ops: Sequence[int], avals: Sequence[object]) -> list[int]:
+    """The value that each result of a node is: of its shape, and read elsewhere where one is."""
+    graph, inside = problem.graph, set(ops)
+    made = [v for op in ops for v in graph.ops[op].outputs]
+    leaves = [v for v in made if v in graph.outputs or not inside.issuperset(graph.users[v])]
+    result = list[int]()
+    for aval in avals:
+        shape = tuple(getattr(aval, "shape", ()))
+        options = (v for v in (*leaves, *made[::-1]) if tuple(graph.values[v].dims) == shape)
+        result.append(next((v for v in options if v not in result), NOBODY))
+    return result
 
 
 def _aval_bytes(aval: object) -> int:
@@ -149,6 +186,7 @@ def _by_instructions(problem: Problem) -> Dataflow:
         outputs=graph.outputs,
         ops=_ops_by_node(node_of_op, len(names)),
         node_of_op=node_of_op,
+        value=range(len(graph.values)),
     )
 
 

@@ -2,18 +2,21 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from automap.deadline import Deadline
+from automap.numba_jit import Array
+from automap.placement.prices import price
 from automap.placement.simulation import Simulator
-from automap.placement.timeline import price
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A placement: the device of each operator, its seconds, and whether it fits; `gap` is the
-    fraction above a proven bound, None without one.
+    """A placement: the device of each operator, or another choice of the machine's, its seconds,
+    and whether it fits; `gap` is the fraction above a proven bound, None without one.
     """
 
     device: tuple[int, ...]
@@ -30,6 +33,17 @@ class Placed:
     def rank(self) -> tuple[float, float]:
         """Smaller is better: what fits first, then what is fastest."""
         return self.overflow, self.seconds
+
+
+class Moves(NamedTuple):
+    """What a search may change: the layer of each operator, `layers` [operators]; the choices that
+    each has, `able` [operators, choices], as a list option[first[o] : first[o + 1]].
+    """
+
+    layers: Array
+    able: Array
+    first: Array
+    option: Array
 
 
 @dataclass
@@ -54,12 +68,19 @@ class Search:
         )
         return Placed(tuple(map(int, device)), float(seconds), float(overflow))
 
-    @property
+    @cached_property
     def layers(self) -> np.ndarray:
         """The layer of each operator: those that are called after one parameter, [operators]."""
         first: dict[str, int] = {}
         names = self.simulator.problem.operators.names
         return np.array([first.setdefault(n.partition(" #")[0], len(first)) for n in names])
+
+    @cached_property
+    def moves(self) -> Moves:
+        """What may be changed."""
+        able = self.simulator.able
+        first = np.cumsum([0, *able.sum(axis=1)]).astype(np.int64)
+        return Moves(self.layers, able, first, np.nonzero(able)[1])
 
 
 Strategy = Callable[[Search], Placed]

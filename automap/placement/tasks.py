@@ -47,12 +47,22 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """The arrays of a tensor whose dimensions have the same classes; bytes as above."""
+
+    classes: frozenset[int]
+    moved_bytes: int
+    kept_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
     """Arrays that go the same ways; bytes as above.
 
     `maker` is a task, `NOBODY` for state and batches; `home` the operator that state is stored
     with, `NOBODY` otherwise. `readers` are tasks, of which `receivers` are sent it where they are
-    on another device; `is_result` says that it is in memory to the end of the step.
+    on another device; `is_result` says that it is in memory to the end of the step. `pieces` are
+    those that a split tells apart, none of a tensor that nothing splits.
     """
 
     maker: int
@@ -62,6 +72,7 @@ class Tensor:
     readers: tuple[int, ...]
     receivers: tuple[int, ...]
     is_result: bool = False
+    pieces: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,7 +82,8 @@ class PlacementProblem:
     `seconds` [kinds, tasks] on each of `kinds`, `workspace_bytes` [tasks] what a task has in memory
     beside the tensors that it reads and makes for others. `homes` has the operator that each state
     input is stored with, by the number of its array. A placement is the number of a device for
-    each operator.
+    each operator, or of another choice. `tables` are those that seconds come from, and
+    `task_of_node` [nodes] has the task that each runs in.
     """
 
     operators: Operators
@@ -81,6 +93,8 @@ class PlacementProblem:
     seconds: np.ndarray
     workspace_bytes: np.ndarray
     homes: Mapping[int, int] = field(default_factory=dict)
+    tables: Tables | None = field(default=None, repr=False)
+    task_of_node: Sequence[int] = ()
 
     @property
     def n_operators(self) -> int:
@@ -185,6 +199,8 @@ def placement_problem(
         seconds=_task_seconds(flow, tables, runs_in, len(tasks), platform, kinds, profile),
         workspace_bytes=_workspace_bytes(flow, tables, runs_in, len(tasks)),
         homes=homes,
+        tables=tables,
+        task_of_node=runs_in,
     )
 
 
@@ -292,6 +308,10 @@ def _workspace_bytes(
     return peak
 
 
+_Sizes = dict[frozenset[int], list[int]]
+"""Classes of dimensions -> bytes moved and kept."""
+
+
 def _tensors(
     operators: Operators,
     tasks: Sequence[Task],
@@ -303,7 +323,7 @@ def _tensors(
     flow = operators.dataflow
     keepers = _keepers(flow, task_of_node, stored)
     outputs = {array for array in flow.outputs if array is not None}
-    merged: dict[tuple[int, int, tuple[int, ...], tuple[int, ...], bool], list[int]] = {}
+    merged: dict[tuple[int, int, tuple[int, ...], tuple[int, ...], bool], _Sizes] = {}
     for array, node in enumerate(flow.maker):
         maker = NOBODY if node == NOBODY else task_of_node[node]
         if node != NOBODY and maker == NOBODY:
@@ -316,20 +336,25 @@ def _tensors(
             continue
         is_kept = node == NOBODY or (stored[node] and array not in permanent)
         key = (maker, home, tuple(sorted(readers)), tuple(sorted(receivers)), is_result)
-        sizes = merged.setdefault(key, [0, 0])
+        classes = frozenset(flow.classes[array]) - {NOBODY}
+        sizes = merged.setdefault(key, {}).setdefault(classes, [0, 0])
         sizes[0] += flow.n_bytes[array]
         sizes[1] += flow.n_bytes[array] if is_kept else 0
     return tuple(
         Tensor(
             maker=maker,
             home=home,
-            moved_bytes=moved,
-            kept_bytes=kept,
+            moved_bytes=sum(moved for moved, _ in sizes.values()),
+            kept_bytes=sum(kept for _, kept in sizes.values()),
             readers=readers,
             receivers=receivers,
             is_result=is_result,
+            pieces=tuple(
+                Piece(classes=classes, moved_bytes=moved, kept_bytes=kept)
+                for classes, (moved, kept) in sizes.items()
+            ),
         )
-        for (maker, home, readers, receivers, is_result), (moved, kept) in merged.items()
+        for (maker, home, readers, receivers, is_result), sizes in merged.items()
     )
 
 

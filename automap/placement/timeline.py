@@ -1,28 +1,32 @@
-"""One step of a placement, simulated: seconds, and the peak bytes of every device.
+"""One step of a placement, simulated: when each task and each transfer runs.
 
-A device does one task at a time, and so does each medium of the machine in each direction; both
-take what is ready first (FlexFlow, section 5.1: first in, first out). A tensor is sent once to each
-other device that has receivers of it, as soon as its maker ends, state at once:
+`chosen` has the choice of each operator (`automap.placement.choices`): degrees of its dimensions,
+and the devices of its parts. All parts of a task run at once, as one partitioned program does. A
+device does one task at a time, and so does each medium of the machine in each direction; both take
+what is ready first (FlexFlow, section 5.1: first in, first out). A tensor goes once to each other
+choice that has receivers of it, as soon as its maker ends, state at once; each part is sent what it
+has not of what it reads:
 
-    ready(task)      = max over its tensors of their arrival on its device
-    start(task)      = max(ready, the device is free),      end = start + seconds on its kind
+    ready(task)      = max over its tensors of their arrival, all parts, at its choice
+    start(task)      = max(ready, all of its devices are free)
+    end(task)        = start + max over parts of seconds on their kinds + sums
+    sums             = messages * latency + bytes / rate of the slowest link round the devices
+                                                                         -> in: `task_seconds`
     start(transfer)  = max(maker's end, all media of the route are free)
     end(transfer)    = start + latency + bytes / the least rate of the route
+    bytes            = pieces of the tensor, by the overlap of the two parts along each class
+                                                          -> in: `automap.placement.choices`
 
 Media of a route are busy to the end of the transfer. Events are taken in the order of their ready
 times, so whatever comes later is ready later                              -> in: `run_step`
-
-    peak[device] = max over time of  state and batches stored there
-                   + tensors made there, until the last reader there and the last transfer are done
-                   + copies, from the start of their transfer to the end of the last reader there
-                   + workspace of the task that runs                        -> in: `peak_bytes`
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from automap.numba_jit import Array, compiled, inner, inner_making_arrays
+from automap.numba_jit import Array, compiled, inner
+from automap.placement.choices import Choices, sent_share
 from automap.simulate.heap import pop, push
 
 
@@ -39,25 +43,40 @@ class Machine(NamedTuple):
     first: Array
     media: Array
     n_media: int
+    choices: Choices
 
 
 class Step(NamedTuple):
-    """A problem as arrays: tasks [T], tensors [X], entries of tensors' readers [R].
+    """A problem as arrays: tasks [T], tensors [X], entries of tensors' readers [R], pieces [Q].
 
     Readers of tensor x are entries first_reader[x] .. first_reader[x + 1]; tensors that task t
     makes are made[first_made[t] .. first_made[t + 1]], those of no task come behind.
     `n_waiting` [T] are the tensors of other tasks, or of state, that it receives.
+
+    Pieces of tensor x are first_piece[x] .. first_piece[x + 1], with their bytes, moved and kept,
+    and `has_class` [Q, classes]. `seconds` [forms, kinds, tasks] and `workspace` [forms, tasks] are
+    of one part. `sum_*` [forms, tasks] are the messages and bytes of what a program of a form sums
+    and gathers within; `term_*` are those that one sum with the operators before[first_before[t]
+    ..] spares.
     """
 
     operator: Array
     seconds: Array
     workspace: Array
+    sum_messages: Array
+    sum_bytes: Array
+    term_messages: Array
+    term_bytes: Array
+    first_before: Array
+    before: Array
     n_waiting: Array
     maker: Array
     home: Array
+    is_result: Array
+    first_piece: Array
     moved_bytes: Array
     kept_bytes: Array
-    is_result: Array
+    has_class: Array
     first_reader: Array
     reader: Array
     is_receiver: Array
@@ -67,222 +86,269 @@ class Step(NamedTuple):
 
 class Timeline(NamedTuple):
     """What happens when: ready, start, end [T] of tasks; transfers [N, 3] (tensor, from, to), their
-    start and end [N].
+    bytes, start and end [N].
     """
 
     ready: Array
     start: Array
     end: Array
     transfer: Array
+    sent_bytes: Array
     sent_start: Array
     sent_end: Array
 
 
 @inner
-def _origin(step: Step, device: Array, x: int) -> int:
-    """The device that a tensor is made or stored on."""
+def origin(step: Step, chosen: Array, x: int) -> int:
+    """The choice that a tensor is made or stored with."""
     maker = step.maker[x]
-    return device[step.operator[maker]] if maker >= 0 else device[step.home[x]]
+    return chosen[step.operator[maker]] if maker >= 0 else chosen[step.home[x]]
 
 
 @inner
-def _send(machine: Machine, free: Array, pair: int, ready: float, taken: float) -> float:
-    """When a transfer starts that takes all media of a route, which `free` says from when on."""
-    start = ready
-    for index in range(machine.first[pair], machine.first[pair + 1]):
-        start = max(start, free[machine.media[index]])
-    for index in range(machine.first[pair], machine.first[pair + 1]):
-        free[machine.media[index]] = start + taken
-    return start
+def task_seconds(step: Step, machine: Machine, chosen: Array, task: int) -> float:
+    """What a task takes, its slowest part and its sums."""
+    choices, choice = machine.choices, chosen[step.operator[task]]
+    form, longest = choices.form[choice], 0.0
+    for part in range(choices.n_parts[choice]):
+        kind = machine.kind[choices.device[choice, part]]
+        longest = max(longest, step.seconds[form, kind, task])
+    messages, n_bytes = step.sum_messages[form, task], step.sum_bytes[form, task]
+    for index in range(step.first_before[task], step.first_before[task + 1]):
+        # What is added up under another choice cannot wait for this one's partial sums.
+        if chosen[step.before[index]] != choice:
+            messages += step.term_messages[form, task]
+            n_bytes += step.term_bytes[form, task]
+            break
+    return longest + messages * choices.ring_latency[choice] + n_bytes / choices.ring_rate[choice]
 
 
-@compiled
-def run_step(step: Step, machine: Machine, device: Array) -> Timeline:
-    """The timeline of a placement.
+class _Events(NamedTuple):
+    """What is to happen: a heap of entries, tasks (0 .. T - 1), then state, which is there at once,
+    then transfers. `waiting` [T] are the tensors that a task still waits for.
 
-    Entries of the heap: tasks, then transfers, then state, which is there at once.
+    A *delivery* is a tensor on its way to a choice: `delivery` [N, 2] (tensor, choice), there at
+    `arrival` when `n_left` transfers of it are 0; `its_delivery` [N] the transfers'. `sent_to` [G]
+    is the last tensor that was sent to a choice.
     """
-    n_tasks, count, room = len(step.operator), len(machine.kind), len(step.reader)
-    n_entries = n_tasks + room + len(step.maker)
-    ready, start, end = np.zeros(n_tasks), np.zeros(n_tasks), np.zeros(n_tasks)
-    transfer = np.zeros((room, 3), np.int64)
-    sent_start, sent_end = np.zeros(room), np.zeros(room)
-    waiting = step.n_waiting.copy()
-    keys, entries = np.zeros(n_entries), np.zeros(n_entries, np.int64)
-    rank = np.arange(n_entries)
-    free_device, free_medium = np.zeros(count), np.zeros(machine.n_media)
-    sent_to = np.full(count, -1, np.int64)
-    queued, sent = 0, 0
-    for task in range(n_tasks):
-        if waiting[task] == 0:
-            queued = push(keys, entries, queued, 0.0, task, rank)
-    for x in range(len(step.maker)):
-        if step.maker[x] < 0 and step.home[x] >= 0:
-            queued = push(keys, entries, queued, 0.0, n_tasks + room + x, rank)
-    while queued > 0:
-        seconds, entry = keys[0], entries[0]
-        queued = pop(keys, entries, queued, rank)
-        # What is on device `here` from now on: tensors `first` to `past` of those that tasks make,
-        # or tensor `single`.
-        first, past, single, here = 0, 1, -1, 0
-        if entry < n_tasks:
-            here = device[step.operator[entry]]
-            start[entry] = max(seconds, free_device[here])
-            seconds = start[entry] + step.seconds[machine.kind[here], entry]
-            end[entry] = free_device[here] = seconds
-            first, past = step.first_made[entry], step.first_made[entry + 1]
-        elif entry < n_tasks + room:
-            number = entry - n_tasks
-            single, here = transfer[number, 0], transfer[number, 2]
-            pair = transfer[number, 1] * count + here
-            taken = machine.latency[transfer[number, 1], here]
-            taken += step.moved_bytes[single] / machine.rate[transfer[number, 1], here]
-            sent_start[number] = _send(machine, free_medium, pair, seconds, taken)
-            sent_end[number] = seconds = sent_start[number] + taken
-        else:
-            single = entry - n_tasks - room
-            here = device[step.home[single]]
-        for index in range(first, past):
-            x = single if single >= 0 else step.made[index]
-            is_origin = here == _origin(step, device, x)
-            for place in range(step.first_reader[x], step.first_reader[x + 1]):
-                task = step.reader[place]
-                target = device[step.operator[task]]
-                if not step.is_receiver[place]:
-                    continue
-                if target == here:
-                    waiting[task] -= 1
-                    ready[task] = max(ready[task], seconds)
-                    if waiting[task] == 0:
-                        queued = push(keys, entries, queued, ready[task], task, rank)
-                elif is_origin and sent_to[target] != x:
-                    sent_to[target] = x
-                    transfer[sent, 0], transfer[sent, 1], transfer[sent, 2] = x, here, target
-                    queued = push(keys, entries, queued, seconds, n_tasks + sent, rank)
-                    sent += 1
-    return Timeline(ready, start, end, transfer[:sent], sent_start[:sent], sent_end[:sent])
+
+    keys: Array
+    entries: Array
+    rank: Array
+    waiting: Array
+    sent_to: Array
+    delivery: Array
+    its_delivery: Array
+    n_left: Array
+    arrival: Array
+    free_device: Array
+    free_medium: Array
 
 
 @inner
-def last_end(line: Timeline) -> float:
-    """When the last task ends."""
-    last = 0.0
-    for task in range(len(line.end)):
-        last = max(last, line.end[task])
-    return last
-
-
-@compiled
-def peak_bytes(step: Step, machine: Machine, device: Array, line: Timeline) -> Array:
-    """The most bytes on each device, [devices]."""
-    count, n_tensors, n_sent = len(machine.kind), len(step.maker), len(line.sent_start)
-    last = last_end(line)
-    # Twice an interval for each tensor, transfer and task: what is freed first, then what is taken,
-    # so that of equal times the free ones come first.
-    size = n_tensors + n_sent + len(step.operator)
-    times, changes = np.zeros(2 * size), np.zeros(2 * size)
-    places = np.zeros(2 * size, np.int64)
-    until, now = np.zeros(n_tensors), np.zeros(count)
-    used = 0
-    for number in range(n_sent):
-        x, target = line.transfer[number, 0], line.transfer[number, 2]
-        start, end = line.sent_start[number], line.sent_end[number]
-        until[x] = max(until[x], end)
-        end = _last_reader(step, device, line, x, target, end)
-        _take(times, changes, places, used, size, start, end, step.moved_bytes[x], target)
-        used += 1
-    _add_stored(step, device, now)
-    for x in range(n_tensors):
-        maker = step.maker[x]
-        if maker < 0:
-            continue
-        here, n_bytes = _origin(step, device, x), step.kept_bytes[x]
-        end = _last_reader(step, device, line, x, here, max(line.end[maker], until[x]))
-        if step.is_result[x]:
-            end = last + 1.0
-        _take(times, changes, places, used, size, line.start[maker], end, n_bytes, here)
-        used += 1
-    for task in range(len(step.operator)):
-        here, n_bytes = device[step.operator[task]], step.workspace[task]
-        start, end = line.start[task], line.end[task]
-        _take(times, changes, places, used, size, start, end, n_bytes, here)
-        used += 1
-    peak = now.copy()
-    keys, entries, rank = np.zeros(2 * size), np.zeros(2 * size, np.int64), np.arange(2 * size)
-    queued = 0
-    for index in range(2 * size):
-        queued = push(keys, entries, queued, times[index], index, rank)
-    while queued > 0:
-        index = entries[0]
-        queued = pop(keys, entries, queued, rank)
-        here = places[index]
-        now[here] += changes[index]
-        peak[here] = max(peak[here], now[here])
-    return peak
+def _run_task(
+    step: Step, machine: Machine, chosen: Array, e: _Events, line: Timeline, t: int
+) -> None:
+    """Run a task on all of its devices, as soon as these are free."""
+    choices, here = machine.choices, chosen[step.operator[t]]
+    seconds = line.ready[t]
+    for part in range(choices.n_parts[here]):
+        seconds = max(seconds, e.free_device[choices.device[here, part]])
+    line.start[t] = seconds
+    line.end[t] = seconds + task_seconds(step, machine, chosen, t)
+    for part in range(choices.n_parts[here]):
+        e.free_device[choices.device[here, part]] = line.end[t]
 
 
 @inner
-def _last_reader(step: Step, device: Array, line: Timeline, x: int, here: int, end: float) -> float:
-    """When the last reader of a tensor on a device ends, if that is after `end`."""
+def _run_transfer(machine: Machine, e: _Events, line: Timeline, number: int, ready: float) -> bool:
+    """Send as soon as all media of the route are free; whether its delivery is complete."""
+    a, b, way = line.transfer[number, 1], line.transfer[number, 2], e.its_delivery[number]
+    taken = machine.latency[a, b] + line.sent_bytes[number] / machine.rate[a, b]
+    pair, start = a * len(machine.kind) + b, ready
+    for index in range(machine.first[pair], machine.first[pair + 1]):
+        start = max(start, e.free_medium[machine.media[index]])
+    for index in range(machine.first[pair], machine.first[pair + 1]):
+        e.free_medium[machine.media[index]] = start + taken
+    line.sent_start[number], line.sent_end[number] = start, start + taken
+    e.arrival[way] = max(e.arrival[way], start + taken)
+    e.n_left[way] -= 1
+    return e.n_left[way] == 0
+
+
+@inner
+def _part_bytes(
+    step: Step, choices: Choices, x: int, here: int, a: int, target: int, b: int
+) -> float:
+    """What part b of one choice is sent of a tensor by part a of another, -1 for nothing."""
+    is_sent, n_bytes = False, 0.0
+    for piece in range(step.first_piece[x], step.first_piece[x + 1]):
+        share = sent_share(choices, step.has_class[piece], here, a, target, b)
+        is_sent = is_sent or share > 0.0
+        n_bytes += share * step.moved_bytes[piece]
+    is_sent = is_sent and choices.device[here, a] != choices.device[target, b]
+    return n_bytes if is_sent else -1.0
+
+
+@inner
+def _cut(
+    step: Step, choices: Choices, line: Timeline, x: int, here: int, target: int, sent: int
+) -> int:
+    """List what the parts of a choice are sent of a tensor; returns the transfers there are."""
+    for b in range(choices.n_parts[target]):
+        for a in range(choices.n_parts[here]):
+            n_bytes = _part_bytes(step, choices, x, here, a, target, b)
+            if n_bytes >= 0.0:
+                line.transfer[sent, 0], line.transfer[sent, 1] = x, choices.device[here, a]
+                line.transfer[sent, 2], line.sent_bytes[sent] = choices.device[target, b], n_bytes
+                sent += 1
+    return sent
+
+
+@inner
+def longest_part(step: Step, machine: Machine, x: int, here: int, target: int) -> float:
+    """The longest transfer of a tensor from one choice to another, if nothing else is sent."""
+    choices, longest = machine.choices, 0.0
+    for b in range(choices.n_parts[target]):
+        for a in range(choices.n_parts[here]):
+            source, receiver = choices.device[here, a], choices.device[target, b]
+            n_bytes = _part_bytes(step, choices, x, here, a, target, b)
+            if n_bytes >= 0.0:
+                taken = machine.latency[source, receiver] + n_bytes / machine.rate[source, receiver]
+                longest = max(longest, taken)
+    return longest
+
+
+@inner
+def _arrive(
+    step: Step, chosen: Array, e: _Events, line: Timeline, x: int, here: int, at: float, queued: int
+) -> int:
+    """Let those readers that have a choice know that a tensor is there; returns the entries."""
     for place in range(step.first_reader[x], step.first_reader[x + 1]):
         task = step.reader[place]
-        if device[step.operator[task]] == here:
-            end = max(end, line.end[task])
-    return end
-
-
-@inner_making_arrays
-def _add_stored(step: Step, device: Array, n_bytes: Array) -> None:
-    """State where it is stored, and batches on every device that reads them."""
-    counted = np.full(len(n_bytes), -1, np.int64)
-    for x in range(len(step.maker)):
-        if step.maker[x] >= 0:
-            continue
-        if step.home[x] >= 0:
-            n_bytes[device[step.home[x]]] += step.kept_bytes[x]
-            continue
-        for place in range(step.first_reader[x], step.first_reader[x + 1]):
-            here = device[step.operator[step.reader[place]]]
-            if counted[here] != x:
-                counted[here] = x
-                n_bytes[here] += step.kept_bytes[x]
+        if step.is_receiver[place] and chosen[step.operator[task]] == here:
+            e.waiting[task] -= 1
+            line.ready[task] = max(line.ready[task], at)
+            if e.waiting[task] == 0:
+                queued = push(e.keys, e.entries, queued, line.ready[task], task, e.rank)
+    return queued
 
 
 @inner
-def _take(
-    times: Array,
-    changes: Array,
-    places: Array,
-    number: int,
-    size: int,
-    start: float,
-    end: float,
-    n_bytes: float,
-    device: int,
-) -> None:
-    """An interval: its end in the first half of the arrays, its start in the second."""
-    times[number], changes[number], places[number] = end, -n_bytes, device
-    times[size + number], changes[size + number] = start, n_bytes
-    places[size + number] = device
-
-
-@compiled
-def price(step: Step, machine: Machine, device: Array) -> tuple[float, float]:
-    """(seconds, overflow) of a placement: the sum over devices of the share of its memory that is
-    missing, 0 if it fits.
+def _hand_on(
+    step: Step,
+    machine: Machine,
+    chosen: Array,
+    e: _Events,
+    line: Timeline,
+    x: int,
+    seconds: float,
+    counts: tuple[int, int, int],
+) -> tuple[int, int, int]:
+    """Give a tensor that has just been made to the readers of its choice, and send it to others;
+    `counts` are the entries of the heap, the transfers and the deliveries.
     """
-    line = run_step(step, machine, device)
-    peaks = peak_bytes(step, machine, device, line)
-    overflow = 0.0
-    for here in range(len(peaks)):
-        overflow += max(0.0, peaks[here] / machine.memory_bytes[here] - 1.0)
-    return last_end(line), overflow
+    queued, sent, deliveries = counts
+    choices, here = machine.choices, origin(step, chosen, x)
+    queued = _arrive(step, chosen, e, line, x, here, seconds, queued)
+    for place in range(step.first_reader[x], step.first_reader[x + 1]):
+        target = chosen[step.operator[step.reader[place]]]
+        if not step.is_receiver[place] or target == here or e.sent_to[target] == x:
+            continue
+        e.sent_to[target] = x
+        before = sent
+        sent = _cut(step, choices, line, x, here, target, sent)
+        e.n_left[deliveries] = sent - before
+        e.delivery[deliveries, 0], e.delivery[deliveries, 1] = x, target
+        for number in range(before, sent):
+            e.its_delivery[number] = deliveries
+            entry = len(step.operator) + len(step.maker) + number
+            queued = push(e.keys, e.entries, queued, seconds, entry, e.rank)
+        # Where all parts have what they read already, nothing is sent.
+        if sent == before:
+            queued = _arrive(step, chosen, e, line, x, target, seconds, queued)
+        deliveries += 1
+    return queued, sent, deliveries
+
+
+@inner
+def _most_transfers(step: Step, machine: Machine, chosen: Array, sent_to: Array) -> int:
+    """At least as many transfers as a step has."""
+    most, n_parts = 1, machine.choices.n_parts
+    for x in range(len(step.maker)):
+        if step.maker[x] < 0 and step.home[x] < 0:
+            continue
+        here = origin(step, chosen, x)
+        for place in range(step.first_reader[x], step.first_reader[x + 1]):
+            target = chosen[step.operator[step.reader[place]]]
+            if step.is_receiver[place] and target != here and sent_to[target] != x:
+                sent_to[target] = x
+                most += n_parts[here] * n_parts[target]
+    return most
 
 
 @compiled
-def price_all(step: Step, machine: Machine, devices: Array) -> tuple[Array, Array]:
-    """(seconds, overflow) [n] of placements [n, operators]."""
-    seconds, overflow = np.zeros(len(devices)), np.zeros(len(devices))
-    for row in range(len(devices)):
-        seconds[row], overflow[row] = price(step, machine, devices[row])
-    return seconds, overflow
+def run_step(step: Step, machine: Machine, chosen: Array) -> Timeline:
+    """The timeline of a placement, `chosen` [operators]."""
+    n_tasks, choices = len(step.operator), machine.choices
+    first_transfer = n_tasks + len(step.maker)
+    sent_to = np.full(len(choices.n_parts), -1, np.int64)
+    room = _most_transfers(step, machine, chosen, sent_to)
+    sent_to[:] = -1
+    line = Timeline(
+        np.zeros(n_tasks),
+        np.zeros(n_tasks),
+        np.zeros(n_tasks),
+        np.zeros((room, 3), np.int64),
+        np.zeros(room),
+        np.zeros(room),
+        np.zeros(room),
+    )
+    e = _Events(
+        np.zeros(first_transfer + room),
+        np.zeros(first_transfer + room, np.int64),
+        np.arange(first_transfer + room),
+        step.n_waiting.copy(),
+        sent_to,
+        np.zeros((room, 2), np.int64),
+        np.zeros(room, np.int64),
+        np.zeros(room, np.int64),
+        np.zeros(room),
+        np.zeros(len(machine.kind)),
+        np.zeros(machine.n_media),
+    )
+    queued, sent, deliveries = 0, 0, 0
+    for task in range(n_tasks):
+        if e.waiting[task] == 0:
+            queued = push(e.keys, e.entries, queued, 0.0, task, e.rank)
+    for x in range(len(step.maker)):
+        if step.maker[x] < 0 and step.home[x] >= 0:
+            queued = push(e.keys, e.entries, queued, 0.0, n_tasks + x, e.rank)
+    while queued > 0:
+        seconds, entry = e.keys[0], e.entries[0]
+        queued = pop(e.keys, e.entries, queued, e.rank)
+        if entry >= first_transfer:
+            if _run_transfer(machine, e, line, entry - first_transfer, seconds):
+                way = e.its_delivery[entry - first_transfer]
+                x, here, at = e.delivery[way, 0], e.delivery[way, 1], e.arrival[way]
+                queued = _arrive(step, chosen, e, line, x, here, at, queued)
+            continue
+        # What there is from now on: tensors `first` to `past` of those that tasks make, or `state`.
+        first, past, state = 0, 1, entry - n_tasks
+        if entry < n_tasks:
+            _run_task(step, machine, chosen, e, line, entry)
+            first, past = step.first_made[entry], step.first_made[entry + 1]
+            seconds = line.end[entry]
+        for index in range(first, past):
+            x = step.made[index] if entry < n_tasks else state
+            counts = (queued, sent, deliveries)
+            queued, sent, deliveries = _hand_on(step, machine, chosen, e, line, x, seconds, counts)
+    return Timeline(
+        line.ready,
+        line.start,
+        line.end,
+        line.transfer[:sent],
+        line.sent_bytes[:sent],
+        line.sent_start[:sent],
+        line.sent_end[:sent],
+    )

@@ -1,6 +1,7 @@
 """The `placement` field of a plan: which operator runs on which device, and when.
 
-Operators are layers and unrolled steps, each with its backward pass and its update. What runs is
+Operators are layers and unrolled steps, each with its backward pass and its update, on one device
+or in parts along classes of dimensions (samples, parameters, others). What runs is
 *tasks*, equations of one operator and one phase; they stand in the order in which they start, which
 is one in which all can run: what a task reads is an input, made by a task before it, or made again
 from what is.
@@ -8,6 +9,7 @@ from what is.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+import math
 from typing import Literal
 
 from automap.plan.checks import check_numbers, refuse, shown
@@ -36,15 +38,57 @@ class PlacedOperatorRecord:
     """An operator.
 
     - `name`: the parameter that it reads, numbered where several read one, as unrolled steps do.
-    - `device`: the number of its device.
+    - `device`: the number of its device, of several the first.
     - `seconds`: predicted, of all its tasks there.
-    - `state_bytes`: of parameters and other state that are stored with it.
+    - `state_bytes`: of parameters and other state that are stored with it, all parts together.
+    - `degrees`: (class, degree) of what is split, classes as in `PlacementRecord.arrays`; none of
+      an operator in one part.
+    - `parts`: the devices of its parts; the first class of `degrees` varies fastest. None of an
+      operator in one part.
     """
 
     name: str
     device: int
     seconds: float
     state_bytes: int
+    degrees: tuple[tuple[int, int], ...] = ()
+    parts: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range, and parts that are none of the degrees."""
+        check_numbers(self)
+        wanted = math.prod(degree for _, degree in self.degrees)
+        classes = [each for each, _ in self.degrees]
+        if any(degree < 2 or each < 0 for each, degree in self.degrees):
+            allowed = f"classes from 0 and degrees from 2, of {shown(self.name)}"
+            raise refuse("degrees", [*map(list, self.degrees)], allowed)
+        if len(set(classes)) < len(classes):
+            raise refuse("degrees", [*map(list, self.degrees)], "each class once")
+        if self.degrees and (len(set(self.parts)), len(self.parts)) != (wanted, wanted):
+            allowed = f"{wanted} different devices, as the degrees of {shown(self.name)} say"
+            raise refuse("parts", list(self.parts), allowed)
+        if self.parts and (not self.degrees or self.parts[0] != self.device):
+            allowed = f"parts of degrees, the first on device {self.device}, of {shown(self.name)}"
+            raise refuse("parts", list(self.parts), allowed)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Of its parts, or the one that it is on."""
+        return self.parts or (self.device,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedArrayRecord:
+    """An array that a split operator reads or makes.
+
+    - `equation`: the number of the step's equation that makes it, None for an input.
+    - `number`: of the equation's results, or of the inputs.
+    - `classes`: the class of each dimension, None for one that is never split.
+    """
+
+    equation: int | None
+    number: int
+    classes: tuple[int | None, ...]
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range."""
@@ -110,6 +154,9 @@ class PlacementRecord:
     - `transfers`: in the order in which they start.
     - `input_devices`: where each input of the step is stored; None for what is on every device that
       reads it, as batches are.
+    - `input_operators`: the operator that each input is stored with, as that is split; None as
+      above, and none of a placement without split operators.
+    - `arrays`: those whose dimensions operators split, whole ones are left out.
     """
 
     devices: tuple[PlacedDeviceRecord, ...]
@@ -117,6 +164,8 @@ class PlacementRecord:
     tasks: tuple[PlacedTaskRecord, ...]
     transfers: tuple[PlacedTransferRecord, ...]
     input_devices: tuple[int | None, ...]
+    input_operators: tuple[int | None, ...] = ()
+    arrays: tuple[PlacedArrayRecord, ...] = ()
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a device or operator that is not there, and for an equation in two
@@ -127,6 +176,13 @@ class PlacementRecord:
             if operator.device >= len(self.devices):
                 path = f"operators[{index}].device"
                 raise refuse(path, operator.device, f"{allowed}, of {shown(operator.name)}")
+            if not all(0 <= part < len(self.devices) for part in operator.parts):
+                path = f"operators[{index}].parts"
+                raise refuse(path, list(operator.parts), f"{allowed}, of {shown(operator.name)}")
+        for index, number in enumerate(self.input_operators):
+            if number is not None and not 0 <= number < len(self.operators):
+                known = f"0 to {len(self.operators) - 1}, the operators, or null"
+                raise refuse(f"input_operators[{index}]", number, known)
         for index, device in enumerate(self.input_devices):
             if device is not None and not 0 <= device < len(self.devices):
                 raise refuse(f"input_devices[{index}]", device, f"{allowed}, or null")
@@ -157,7 +213,12 @@ class PlacementRecord:
     @property
     def used(self) -> Sequence[int]:
         """Numbers of the devices that some operator is on."""
-        return sorted({operator.device for operator in self.operators})
+        return sorted({device for operator in self.operators for device in operator.devices})
+
+    @property
+    def n_split(self) -> int:
+        """How many operators are in several parts."""
+        return sum(bool(operator.parts) for operator in self.operators)
 
 
 def check_placement(record: PlacementRecord, device_names: Sequence[str], n_inputs: int) -> None:
@@ -171,23 +232,51 @@ def check_placement(record: PlacementRecord, device_names: Sequence[str], n_inpu
     if len(record.input_devices) != n_inputs:
         allowed = f"{n_inputs}, one for each input"
         raise refuse("placement.input_devices", len(record.input_devices), allowed)
+    if record.n_split and len(record.input_operators) != n_inputs:
+        allowed = f"{n_inputs}, one for each input of a step with split operators"
+        raise refuse("placement.input_operators", len(record.input_operators), allowed)
 
 
 def placement_text(record: PlacementRecord | None) -> str:
-    """`18 operators on 2 of 5 devices, 12 transfers`, or `no`."""
+    """`18 operators (4 split) on 2 of 5 devices, 12 transfers`, or `no`."""
     if record is None:
         return "no"
+    split = f" ({record.n_split} split)" if record.n_split else ""
     return (
-        f"{len(record.operators)} operators on {len(record.used)} of {len(record.devices)} "
+        f"{len(record.operators)} operators{split} on {len(record.used)} of {len(record.devices)} "
         f"devices, {len(record.transfers)} transfers"
     )
 
 
 def operator_devices(record: PlacementRecord | None) -> Iterator[tuple[str, str]]:
-    """(operator, name of its device)."""
+    """(operator, names of its devices, with what is split)."""
     if record is not None:
+        names = class_names(record)
         for operator in record.operators:
-            yield operator.name, record.devices[operator.device].name
+            devices = ", ".join(record.devices[device].name for device in operator.devices)
+            split = split_text(operator, names)
+            yield operator.name, f"{devices} by {split}" if split else devices
+
+
+def split_text(operator: PlacedOperatorRecord, names: Mapping[int, str]) -> str:
+    """`samples in 4, w.1 in 2`, with the names of classes; nothing for an operator in one part."""
+    return ", ".join(f"{names.get(each, each)} in {degree}" for each, degree in operator.degrees)
+
+
+def class_names(record: PlacementRecord) -> Mapping[int, str]:
+    """A class as `samples` if no stored input has it, else `dimension 1 of ` the operator that
+    stores the first that has.
+    """
+    names: dict[int, str] = {}
+    for array in record.arrays:
+        if array.equation is None and record.input_operators:
+            stored = record.input_operators[array.number]
+            for dim, each in enumerate(array.classes):
+                if stored is not None and each is not None:
+                    name = record.operators[stored].name
+                    names.setdefault(each, f"dimension {dim} of {name}")
+    split = {each for operator in record.operators for each, _ in operator.degrees}
+    return names | {each: "samples" for each in split if each not in names}
 
 
 def placement_lines(record: PlacementRecord, step_seconds: float) -> list[str]:
@@ -195,14 +284,20 @@ def placement_lines(record: PlacementRecord, step_seconds: float) -> list[str]:
     moved = sum(move.bytes for move in record.transfers)
     lines = [f"placement: {placement_text(record)} of {bytes_text(moved)}"]
     runs = _runs(record)
+    # Devices that do the same, as those of a split do, are said once.
+    alike: dict[tuple[object, ...], list[int]] = {}
     for number in record.used:
         device = record.devices[number]
+        key = (device.busy_seconds, device.peak_bytes, *runs[number])
+        alike.setdefault(key, []).append(number)
+    for numbers in alike.values():
+        device, its = record.devices[numbers[0]], runs[numbers[0]]
         share = device.busy_seconds / step_seconds if step_seconds else 0.0
+        names = ", ".join(record.devices[number].name for number in numbers)
         lines.append(
-            f"  {device.name}: busy {seconds_text(device.busy_seconds)} ({share:.0%}), peak "
+            f"  {names}: busy {seconds_text(device.busy_seconds)} ({share:.0%}), peak "
             f"{bytes_text(device.peak_bytes)}"
         )
-        its = runs[number]
         lines += [f"    {text}" for text in its[:_SHOWN]]
         if len(its) > _SHOWN:
             lines.append(f"    and {len(its) - _SHOWN} more")
@@ -212,13 +307,14 @@ def placement_lines(record: PlacementRecord, step_seconds: float) -> list[str]:
 def _runs(record: PlacementRecord) -> Mapping[int, list[str]]:
     """For each device its operators, those of one layer that follow each other as one line."""
     runs: dict[int, list[str]] = {number: [] for number in record.used}
-    first = 0
+    names, first = class_names(record), 0
     for number, operator in enumerate(record.operators):
         following = record.operators[number + 1] if number + 1 < len(record.operators) else None
         layer = operator.name.partition(" #")[0]
         if (
             following is not None
-            and following.device == operator.device
+            and following.devices == operator.devices
+            and following.degrees == operator.degrees
             and following.name.partition(" #")[0] == layer
         ):
             continue
@@ -226,8 +322,11 @@ def _runs(record: PlacementRecord) -> Mapping[int, list[str]]:
         seconds = seconds_text(sum(each.seconds for each in its))
         state = sum(each.state_bytes for each in its)
         name = operator.name if first == number else f"{its[0].name} to {operator.name}"
+        if operator.parts:
+            name = f"1 of {len(operator.parts)} parts of {name} ({split_text(operator, names)})"
         held = f", {bytes_text(state)} stored" if state else ""
-        runs[operator.device].append(f"{name}: {seconds}{held}")
+        for device in operator.devices:
+            runs[device].append(f"{name}: {seconds}{held}")
         first = number + 1
     return runs
 

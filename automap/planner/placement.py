@@ -5,6 +5,7 @@ of a plan. A machine is any topology, or a graph of devices that may differ.
 """
 
 from collections.abc import Iterator
+import math
 import time
 
 import numpy as np
@@ -17,9 +18,11 @@ from automap.placement import BASELINES, PLACEMENT_STRATEGIES, Placed, Search
 from automap.placement.dataflow import NOBODY, step_dataflow
 from automap.placement.operators import step_operators
 from automap.placement.simulation import Outcome, Simulator, placed_machine
+from automap.placement.splits import problem_splits, whole
 from automap.placement.tasks import PlacementProblem, placement_problem
 from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord, PresetRecord
 from automap.plan.placement import (
+    PlacedArrayRecord,
     PlacedDeviceRecord,
     PlacedOperatorRecord,
     PlacedTaskRecord,
@@ -59,20 +62,24 @@ def plan_placement(
         )
     graph = machine if isinstance(machine, Graph) else topology_graph(machine)
     problem = _problem(workload, graph, options)
-    simulator = Simulator(problem, placed_machine(graph, options.memory_limit_bytes))
+    splits = problem_splits(problem, graph.platform, graph.device_count, options.profile)
+    machine_arrays = placed_machine(graph, options.memory_limit_bytes, splits.forms)
+    simulator = Simulator(problem, machine_arrays, splits)
     search = Search(simulator, options.seed, deadline)
     best = PLACEMENT_STRATEGIES[options.strategy](search)
     outcome = simulator.run(best.device)
     if outcome.too_full is not None:
         raise _too_full(problem, graph, simulator, best, outcome)
-    predicted = _predicted(problem, best, outcome)
+    predicted = _predicted(simulator, best, outcome)
     return PlanRecord(
         workload=workload_record(workload),
         topology=machine.to_dict(),
         mesh=MeshRecord(axes=((AXIS, graph.device_count),)),
         inputs=whole_leaves(workload, "inputs"),
         outputs=whole_leaves(workload, "outputs"),
-        placement=_record(problem, graph, best, outcome, has_sites=workload.reemitter is not None),
+        placement=_record(
+            simulator, graph, best, outcome, has_sites=workload.reemitter is not None
+        ),
         predicted=predicted,
         presets=tuple(_baselines(search)),
         search=SearchRecord(
@@ -110,7 +117,7 @@ def _too_full(
 ) -> InfeasiblePlanError:
     """The device that holds too much, and the operator that has most of it."""
     device = outcome.too_full or 0
-    held = [o for o, d in enumerate(best.device) if d == device]
+    held = np.flatnonzero(_on_device(simulator, best, device)).tolist()
     most = max(held, key=lambda o: problem.state_bytes[o] + problem.activation_bytes[o])
     n_bytes = problem.state_bytes[most] + problem.activation_bytes[most]
     needed, has = outcome.peak_bytes[device], simulator.machine.memory_bytes[device]
@@ -122,15 +129,23 @@ def _too_full(
     )
 
 
+def _on_device(simulator: Simulator, best: Placed, device: int) -> np.ndarray:
+    """Whether each operator has a part on a device."""
+    return simulator.machine.choices.part_on[list(best.device), device] >= 0
+
+
 def _record(
-    problem: PlacementProblem, graph: Graph, best: Placed, outcome: Outcome, *, has_sites: bool
+    simulator: Simulator, graph: Graph, best: Placed, outcome: Outcome, *, has_sites: bool
 ) -> PlacementRecord:
+    problem = simulator.problem
     # Zero seconds make equal starts, of which a task's number says which comes first.
     order = np.lexsort((np.arange(len(problem.tasks)), outcome.start_seconds)).tolist()
     place = {task: number for number, task in enumerate(order)}
     seconds = outcome.end_seconds - outcome.start_seconds
-    kind = [graph.kinds.index(node.device) for node in graph.devices]
     sent = np.lexsort((outcome.transfers[:, 0], outcome.transfer_seconds[:, 0]))
+    operators = tuple(_operators(simulator, best, seconds))
+    homes = tuple(problem.homes.get(array) for array in problem.operators.dataflow.inputs)
+    used = {each for operator in operators for each, _ in operator.degrees}
     return PlacementRecord(
         devices=tuple(
             PlacedDeviceRecord(name=node.name, busy_seconds=float(busy), peak_bytes=round(peak))
@@ -138,17 +153,7 @@ def _record(
                 graph.devices, outcome.busy_seconds, outcome.peak_bytes.tolist(), strict=True
             )
         ),
-        operators=tuple(
-            PlacedOperatorRecord(
-                name=name,
-                device=device,
-                seconds=float(problem.operator_seconds[kind[device], number]),
-                state_bytes=round(float(problem.state_bytes[number])),
-            )
-            for number, (name, device) in enumerate(
-                zip(problem.operators.names, best.device, strict=True)
-            )
-        ),
+        operators=operators,
         tasks=tuple(
             PlacedTaskRecord(
                 operator=problem.tasks[task].operator,
@@ -160,8 +165,44 @@ def _record(
             for task in order
         ),
         transfers=tuple(_transfer(problem, outcome, number, place) for number in sent.tolist()),
-        input_devices=tuple(_input_devices(problem, best)),
+        input_devices=tuple(None if o is None else operators[o].device for o in homes),
+        input_operators=homes if used else (),
+        arrays=tuple(_arrays(problem, used)) if has_sites else (),
     )
+
+
+def _operators(
+    simulator: Simulator, best: Placed, seconds: np.ndarray
+) -> Iterator[PlacedOperatorRecord]:
+    problem, choices = simulator.problem, simulator.machine.choices
+    splits = simulator.splits or whole(problem)
+    its = np.bincount([t.operator for t in problem.tasks], seconds, problem.n_operators)
+    for number, choice in enumerate(best.device):
+        devices = choices.device[choice, : choices.n_parts[choice]].tolist()
+        yield PlacedOperatorRecord(
+            name=problem.operators.names[number],
+            device=devices[0],
+            seconds=float(its[number]),
+            state_bytes=round(float(problem.state_bytes[number])),
+            degrees=splits.forms[choices.form[choice]],
+            parts=tuple(devices) if len(devices) > 1 else (),
+        )
+
+
+def _arrays(problem: PlacementProblem, used: set[int]) -> Iterator[PlacedArrayRecord]:
+    """Those with a class that is split somewhere which are stored, or that another task reads."""
+    flow, tasks = problem.operators.dataflow, problem.task_of_node
+    for array, maker in enumerate(flow.maker):
+        classes = flow.classes[array]
+        leaves = maker == NOBODY or array in flow.outputs
+        leaves = leaves or any(tasks[reader] != tasks[maker] for reader in flow.readers[array])
+        if leaves and not used.isdisjoint(classes):
+            is_input = maker == NOBODY
+            yield PlacedArrayRecord(
+                equation=None if is_input else maker,
+                number=(flow.inputs if is_input else flow.writes[maker]).index(array),
+                classes=tuple(each if each in used else None for each in classes),
+            )
 
 
 def _transfer(
@@ -174,34 +215,34 @@ def _transfer(
         maker=None if maker == NOBODY else place[maker],
         source=source,
         target=target,
-        bytes=problem.tensors[tensor].moved_bytes,
+        bytes=round(float(outcome.transfer_bytes[number])),
         start_seconds=start,
         seconds=end - start,
     )
 
 
-def _input_devices(problem: PlacementProblem, best: Placed) -> Iterator[int | None]:
-    for array in problem.operators.dataflow.inputs:
-        home = problem.homes.get(array)
-        yield None if home is None else best.device[home]
-
-
-def _predicted(problem: PlacementProblem, best: Placed, outcome: Outcome) -> PredictedRecord:
-    """Seconds of computation are the mean over devices, bytes those of the fullest."""
-    fullest = int(outcome.peak_bytes.argmax())
-    flow = problem.operators.dataflow
+def _predicted(simulator: Simulator, best: Placed, outcome: Outcome) -> PredictedRecord:
+    """Seconds of computation and of sums are the mean over devices, bytes those of the fullest."""
+    fullest, problem = int(outcome.peak_bytes.argmax()), simulator.problem
+    flow, choices = problem.operators.dataflow, simulator.machine.choices
+    is_there = _on_device(simulator, best, fullest)
     by_role: dict[Role, int] = {}
     for array, role in zip(flow.inputs, flow.problem.roles, strict=True):
         home = problem.homes.get(array)
-        if home is not None and best.device[home] == fullest:
-            by_role[role] = by_role.get(role, 0) + flow.n_bytes[array]
+        if home is not None and is_there[home]:
+            choice = best.device[home]
+            split = zip(choices.split_class[choice], choices.degree[choice], strict=True)
+            parts = math.prod(int(d) for c, d in split if c >= 0 and c in flow.classes[array])
+            by_role[role] = by_role.get(role, 0) + flow.n_bytes[array] // parts
     peak = round(float(outcome.peak_bytes[fullest]))
-    compute = float(outcome.busy_seconds.mean())
+    owner = [best.device[task.operator] for task in problem.tasks]
+    sums = float((outcome.sum_seconds * choices.n_parts[owner]).sum() / len(outcome.busy_seconds))
+    compute = float(outcome.busy_seconds.mean()) - sums
     return PredictedRecord(
         step_seconds=outcome.step_seconds,
         compute_seconds=compute,
-        collective_seconds=0.0,
-        bubble_seconds=bubble(outcome.step_seconds, compute),
+        collective_seconds=sums,
+        bubble_seconds=bubble(outcome.step_seconds, compute + sums),
         peak_bytes=peak,
         fits=True,
         memory=MemoryRecord(
@@ -220,8 +261,10 @@ def _collectives(problem: PlacementProblem, outcome: Outcome) -> Iterator[Collec
     """The transfers of each phase; state that is stored elsewhere is sent for the forward pass."""
     for number, phase in enumerate(_PHASES):
         moved = [
-            problem.tensors[tensor].moved_bytes
-            for tensor in outcome.transfers[:, 0].tolist()
+            round(n_bytes)
+            for tensor, n_bytes in zip(
+                outcome.transfers[:, 0].tolist(), outcome.transfer_bytes.tolist(), strict=True
+            )
             if _phase(problem, tensor) == number
         ]
         if moved:

@@ -291,22 +291,23 @@ def _placement(record: PlacementRecord) -> Values:
     for task in record.tasks[:_MOST_MARKS]:
         operator = record.operators[task.operator]
         end = task.start_seconds + task.seconds
-        passes.append(
+        passes += [
             {
-                "stage": names[operator.device],
+                "stage": names[device],
                 "kind": task.phase,
-                "label": "",
+                "label": str(part + 1) if operator.parts else "",
                 "start": task.start_seconds,
                 "end": end,
-                "text": f"{operator.name}, {task.phase}\n{names[operator.device]}\n"
+                "text": f"{operator.name}, {task.phase}\n{names[device]}\n"
                 f"{seconds_text(task.seconds)}, from {seconds_text(task.start_seconds)} to "
                 f"{seconds_text(end)}",
             }
-        )
+            for part, device in enumerate(operator.devices)
+        ]
     return {
         "stages": names,
         "passes": passes,
-        "left_out": len(record.tasks) - len(passes),
+        "left_out": len(record.tasks) - len(record.tasks[:_MOST_MARKS]),
         "seconds": max((t.start_seconds + t.seconds for t in record.tasks), default=0.0),
     }
 

@@ -1,6 +1,7 @@
 """FlexFlow's search: Metropolis walks over SOAP configurations of every operator (sections 4 and
-6), and a descent from the best of each. No command reaches it yet: `scripts/reproduce_flexflow.py`
-makes the paper's tables with it.
+6), and a descent from the best of each, over kernels: `scripts/reproduce_flexflow.py` makes the
+paper's tables with it. Plans that run split the operators of a person's graph instead
+(`automap.placement.splits`).
 
     state     a configuration of each operator: the degree of each of its factors, the device of
               each part

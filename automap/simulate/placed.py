@@ -91,7 +91,7 @@ def simulate_placement(plan: PlanRecord, record: PlacementRecord) -> PlacementSi
 
 def _rows(record: PlacementRecord) -> Iterator[DeviceRow]:
     for number in record.used:
-        tasks = [t for t in record.tasks if record.operators[t.operator].device == number]
+        tasks = [t for t in record.tasks if number in record.operators[t.operator].devices]
         received = [move.bytes for move in record.transfers if move.target == number]
         by_phase = {
             phase: sum(task.seconds for task in tasks if task.phase == phase)
@@ -111,16 +111,19 @@ def _rows(record: PlacementRecord) -> Iterator[DeviceRow]:
 
 
 def _tasks(record: PlacementRecord) -> Iterator[Event]:
+    """On each device that a task has a part on."""
     for task in record.tasks:
         operator = record.operators[task.operator]
-        yield Event(
-            lane=Lane(device=operator.device, name="tasks"),
-            name=f"{task.phase} {operator.name}",
-            category=task.phase,
-            start_seconds=task.start_seconds,
-            seconds=task.seconds,
-            details={"device": record.devices[operator.device].name, "operator": operator.name},
-        )
+        for part, device in enumerate(operator.devices):
+            which = f", part {part + 1} of {len(operator.parts)}" if operator.parts else ""
+            yield Event(
+                lane=Lane(device=device, name="tasks"),
+                name=f"{task.phase} {operator.name}{which}",
+                category=task.phase,
+                start_seconds=task.start_seconds,
+                seconds=task.seconds,
+                details={"device": record.devices[device].name, "operator": operator.name},
+            )
 
 
 def _transfers(record: PlacementRecord) -> Iterator[Event]:

@@ -1,15 +1,20 @@
 """A placement plan's step: operators' tasks as jitted programs on their devices.
 
-program   tasks of one device that follow each other. A task joins the program before it if nothing
-          of that program is awaited on another device, and nothing that the task reads is made on
-          another device after the program has begun; so no array waits for a task that does not
-          make it, and programs can run in the order of their first tasks     -> in: `_programs`
-transfer  an array goes to every other device with a program that reads it as soon as the program
-          that makes it is given to its device; all is asynchronous, so transfers and programs run
+layout    the devices of an operator's parts, and what is split over them
+                                                       -> in: `automap.runtime.placement.layouts`
+program   tasks of one layout that follow each other. A task joins the program before it if nothing
+          of that program is awaited in another layout, nothing that the task reads is made in
+          another one after the program has begun, and no program of another layout has begun on
+          its devices since; so no array waits for a task that does not make it, programs can run in
+          the order of their first tasks, and each device runs tasks in the plan's order
+                                                                             -> in: `_groups`
+          The program of a split layout is partitioned by JAX (GSPMD), which adds what its sums need
+transfer  an array goes to every other layout with a program that reads it as soon as the program
+          that makes it is given to its devices; all is asynchronous, so transfers and programs run
           when what they read is there
 again     an equation in no task, which depends on no input, is made in every program that reads it
 
-Equal programs, as of unrolled steps, are compiled once for each device. State is stored where the
+Equal programs, as of unrolled steps, are compiled once for each layout. State is stored where the
 plan says, and an array that the step donates is donated to the program that makes its new version.
 """
 
@@ -21,7 +26,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 from jax.extend import core
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from automap.errors import PlanError
 from automap.jax_compat import new_jaxpr
@@ -31,7 +36,13 @@ from automap.jaxpr.reemit import Reemitter
 from automap.plan.checks import shown
 from automap.plan.placement import PlacementRecord
 from automap.plan.record import PlanRecord
-from automap.runtime.meshes import device_mesh, mesh_on
+from automap.runtime.meshes import device_mesh
+from automap.runtime.placement.layouts import (
+    Layout,
+    Shardings,
+    input_layouts,
+    operator_layout,
+)
 from automap.runtime.planned_calls import StepUnderPlan
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
@@ -41,11 +52,11 @@ from automap.step.user_constraints import drop_constraint, is_constraint
 
 @dataclass(frozen=True)
 class _Part:
-    """Tasks of one device, by number: their equations with those that are made again, and the
+    """Tasks of one layout, by number: their equations with those that are made again, and the
     variables of the step that these read and make for others.
     """
 
-    device: int
+    layout: Layout
     tasks: tuple[int, ...]
     equations: tuple[int, ...]
     reads: tuple[Any, ...]
@@ -54,27 +65,28 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Program:
-    """A part that is compiled; `sends` has the other devices that read each variable of `writes`,
+    """A part that is compiled; `sends` has the other layouts that read each variable of `writes`,
     `frees` are variables that nothing reads after it.
     """
 
     part: _Part
     writes: tuple[Any, ...]
-    sends: tuple[tuple[int, ...], ...]
+    sends: tuple[tuple[Layout, ...], ...]
     frees: tuple[Any, ...]
     run: Callable[..., Sequence[Any]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Programs:
-    """The programs of one kind of call, in order; `places` has the devices on which each input and
-    constant has to be, the one that it is stored on first.
+    """The programs of one kind of call, in order; `places` has the layouts in which each input and
+    constant has to be, the one that it is stored in first.
     """
 
     call: TracedCall
     flat: FlatJaxpr
     programs: tuple[_Program, ...]
-    places: Mapping[Any, tuple[int, ...]]
+    places: Mapping[Any, tuple[Layout, ...]]
+    shardings: Shardings
 
 
 class PlacedStep(StepUnderPlan[_Programs]):
@@ -97,10 +109,7 @@ class PlacedStep(StepUnderPlan[_Programs]):
             )
         self._record = plan.placement
         self.order: Sequence[int] = ()
-        self._shardings = [
-            NamedSharding(mesh_on([device], (("device", 1),)), PartitionSpec())
-            for device in device_mesh(plan, devices).devices.flat
-        ]
+        self._devices = list(device_mesh(plan, devices).devices.flat)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """Always `PlanError`: the step is several programs."""
@@ -114,37 +123,42 @@ class PlacedStep(StepUnderPlan[_Programs]):
         """Where the plan's inputs are stored; what is on every device that reads it, as a batch,
         is said to be on the first.
         """
-        return tuple(self._shardings[device or 0] for device in self._record.input_devices)
+        classes = {a.number: a.classes for a in self._record.arrays if a.equation is None}
+        shardings = Shardings(self._devices, classes)
+        layouts = input_layouts(self._record)
+        first = Layout((0,), ())
+        return tuple(shardings.on(layout or first, n) for n, layout in enumerate(layouts))
 
     def _make_program(self, call: TracedCall) -> _Programs:
         plan = self.plan_for(call)
         # The plan is this one, with other names of places at most.
         assert plan.placement is not None  # noqa: S101
         flat = Reemitter(call.jaxpr, user_rules(plan.workload.rules)).flat
-        return _Division(flat, plan.placement, call).programs()
+        return _Division(flat, plan.placement, call, self._devices).programs()
 
     def _run(self, program: _Programs, leaves: Sequence[Any]) -> Any:
-        held: dict[Any, dict[int, Any]] = {}
+        held: dict[Any, dict[Layout, Any]] = {}
+        shardings = program.shardings
         for var, value in zip(
             (*program.flat.invars, *program.flat.constvars),
             (*leaves, *program.flat.consts),
             strict=True,
         ):
             held[var] = {
-                device: jax.device_put(value, self._shardings[device])
-                for device in program.places.get(var, ())
+                layout: jax.device_put(value, shardings.on(layout, var))
+                for layout in program.places.get(var, ())
             }
         order: list[int] = []
         for each in program.programs:
-            here = each.part.device
+            here = each.part.layout
             made = each.run(*(held[var][here] for var in each.part.reads))
             order += each.part.tasks
             for var in each.frees:
                 held.pop(var, None)
             for var, array, targets in zip(each.writes, made, each.sends, strict=True):
                 held[var] = {here: array}
-                for device in targets:
-                    held[var][device] = jax.device_put(array, self._shardings[device])
+                for layout in targets:
+                    held[var][layout] = jax.device_put(array, shardings.on(layout, var))
         self.order = order
         results = [
             jnp.asarray(atom.val, getattr(atom.aval, "dtype", None))
@@ -162,6 +176,7 @@ class _Division:
     flat: FlatJaxpr
     record: PlacementRecord
     call: TracedCall
+    devices: Sequence[Any]
     task_by_equation: dict[int, int] = field(default_factory=dict)
     maker: dict[Any, int] = field(default_factory=dict)
 
@@ -180,7 +195,7 @@ class _Division:
         for number, equation in enumerate(self.flat.equations):
             self.maker.update(dict.fromkeys(equation.eqn.outvars, number))
         reads = [self._reads(row.numbers, task) for task, row in enumerate(self.record.tasks)]
-        parts = [self._part(device, tasks) for device, tasks in self._groups(reads)]
+        parts = [self._part(layout, tasks) for layout, tasks in self._groups(reads)]
         parts += self._constants(parts)
         readers: dict[Any, list[int]] = {}
         for number, part in enumerate(parts):
@@ -190,17 +205,38 @@ class _Division:
         programs = tuple(
             self._program(number, parts, readers, compiled) for number in range(len(parts))
         )
-        devices = {
-            var: tuple(dict.fromkeys(parts[n].device for n in numbers))
+        layouts = {
+            var: tuple(dict.fromkeys(parts[n].layout for n in numbers))
             for var, numbers in readers.items()
         }
-        return _Programs(self.call, self.flat, programs, self._places(devices))
+        return _Programs(self.call, self.flat, programs, self._places(layouts), self._shardings)
+
+    @cached_property
+    def _shardings(self) -> Shardings:
+        """Raises `PlanError` for arrays that the step has not."""
+        classes: dict[Any, tuple[int | None, ...]] = {}
+        for index, row in enumerate(self.record.arrays):
+            equations = self.flat.equations
+            known, what = self.flat.invars, "inputs"
+            if row.equation is not None:
+                what = f"results of equation {row.equation}"
+                is_there = row.equation < len(equations)
+                known = equations[row.equation].eqn.outvars if is_there else []
+            shape = known[row.number].aval.shape if row.number < len(known) else None
+            if shape is None or len(shape) != len(row.classes):
+                got = f"number {row.number} with {len(row.classes)} dimensions"
+                raise PlanError(
+                    f"placement.arrays[{index}]: got {got} of the {what}; the step has "
+                    f"{[v.aval.ndim for v in known]} dimensions there; plan again"
+                )
+            classes[known[row.number]] = row.classes
+        return Shardings(self.devices, classes)
 
     def _name(self, task: int) -> str:
         return self.record.operators[self.record.tasks[task].operator].name
 
-    def _device(self, task: int) -> int:
-        return self.record.operators[self.record.tasks[task].operator].device
+    def _layout(self, task: int) -> Layout:
+        return operator_layout(self.record.operators[self.record.tasks[task].operator])
 
     def _closure(self, numbers: Iterable[int]) -> list[int]:
         """The equations with those that they make again, in order."""
@@ -237,26 +273,29 @@ class _Division:
                 result.add(other)
         return result
 
-    def _groups(self, reads: Sequence[set[int]]) -> Iterator[tuple[int, list[int]]]:
-        """(device, tasks) of each program, in the order of their first tasks."""
+    def _groups(self, reads: Sequence[set[int]]) -> Iterator[tuple[Layout, list[int]]]:
+        """(layout, tasks) of each program, in the order of their first tasks."""
+        layouts = [self._layout(task) for task in range(len(self.record.tasks))]
         awaited = {
             other
             for task, others in enumerate(reads)
             for other in others
-            if self._device(other) != self._device(task)
+            if layouts[other] != layouts[task]
         }
-        open_on: dict[int, list[int]] = {}
-        groups: list[tuple[int, list[int]]] = []
-        for task in range(len(self.record.tasks)):
-            device = self._device(task)
-            current = open_on.get(device)
-            from_others = [o for o in reads[task] if self._device(o) != device]
+        open_in: dict[Layout, list[int]] = {}
+        groups: list[tuple[Layout, list[int]]] = []
+        for task, layout in enumerate(layouts):
+            for other in [o for o in open_in if o != layout]:
+                if not set(other.devices).isdisjoint(layout.devices):
+                    del open_in[other]
+            current = open_in.get(layout)
+            from_others = [o for o in reads[task] if layouts[o] != layout]
             if current is None or any(o > current[0] for o in from_others):
-                current = open_on[device] = []
-                groups.append((device, current))
+                current = open_in[layout] = []
+                groups.append((layout, current))
             current.append(task)
             if task in awaited:
-                del open_on[device]
+                del open_in[layout]
         yield from groups
 
     def _constants(self, parts: Sequence[_Part]) -> list[_Part]:
@@ -266,8 +305,9 @@ class _Division:
             for atom in self._results
             if atom in self.maker and self.maker[atom] not in self.task_by_equation
         }
+        first = Layout((0,), ())
         return (
-            [self._equations_as_part(parts[0].device if parts else 0, (), sorted(made))]
+            [self._equations_as_part(parts[0].layout if parts else first, (), sorted(made))]
             if made
             else []
         )
@@ -276,12 +316,12 @@ class _Division:
     def _results(self) -> frozenset[Any]:
         return frozenset(v for v in self.flat.outvars if not isinstance(v, core.Literal))
 
-    def _part(self, device: int, tasks: Sequence[int]) -> _Part:
+    def _part(self, layout: Layout, tasks: Sequence[int]) -> _Part:
         numbers = [n for task in tasks for n in self.record.tasks[task].numbers]
-        return self._equations_as_part(device, tuple(tasks), numbers)
+        return self._equations_as_part(layout, tuple(tasks), numbers)
 
     def _equations_as_part(
-        self, device: int, tasks: tuple[int, ...], numbers: Sequence[int]
+        self, layout: Layout, tasks: tuple[int, ...], numbers: Sequence[int]
     ) -> _Part:
         """The part of equations, with all that they read and make."""
         equations = self._closure(numbers)
@@ -294,7 +334,7 @@ class _Division:
             made.update(dict.fromkeys(eqn.outvars))
         own = {v for n in numbers for v in self.flat.equations[n].eqn.outvars}
         writes = tuple(var for var in made if var in own and not isinstance(var, core.DropVar))
-        return _Part(device, tasks, tuple(equations), tuple(reads), writes)
+        return _Part(layout, tasks, tuple(equations), tuple(reads), writes)
 
     def _program(
         self,
@@ -307,7 +347,7 @@ class _Division:
         part = parts[number]
         writes = tuple(v for v in part.writes if v in readers or v in self._results)
         sends = tuple(
-            tuple(sorted({parts[n].device for n in readers.get(v, ())} - {part.device}))
+            tuple(sorted({parts[n].layout for n in readers.get(v, ())} - {part.layout}))
             for v in writes
         )
         last = [v for v in part.reads if readers[v][-1] == number and v not in self._results]
@@ -315,8 +355,13 @@ class _Division:
         equations = [self.flat.equations[n] for n in part.equations]
         eqns = [drop_constraint(e.eqn) if is_constraint(e.eqn) else e.eqn for e in equations]
         run = new_jaxpr("placed", part.reads, writes, eqns)
+        shardings, where = None, ""
+        if part.layout.degrees:
+            shardings = [self._shardings.on(part.layout, v) for v in writes]
+            # A program with shardings is of these devices, unlike one without.
+            where = f"{part.layout} {[each.spec for each in shardings]}"
         flat = FlatJaxpr(
-            name=f"placed {donated}",
+            name=f"placed {donated} {where}",
             original=run,
             constvars=(),
             consts=(),
@@ -326,7 +371,9 @@ class _Division:
         )
         key = jaxpr_sha256(flat)
         if key not in compiled:
-            compiled[key] = jax.jit(core.jaxpr_as_fun(run), donate_argnums=donated)
+            compiled[key] = jax.jit(
+                core.jaxpr_as_fun(run), donate_argnums=donated, out_shardings=shardings
+            )
         return _Program(part, writes, sends, tuple(last), compiled[key])
 
     def _donated(
@@ -341,13 +388,13 @@ class _Division:
                 if not isinstance(new, core.Literal) and new in writes:
                     yield place[old]
 
-    def _places(self, devices: Mapping[Any, tuple[int, ...]]) -> dict[Any, tuple[int, ...]]:
-        """The devices that each input and constant has to be on, where it is stored first."""
-        places = {var: devices.get(var, ()) for var in self.flat.constvars}
-        for var, home in zip(self.flat.invars, self.record.input_devices, strict=True):
-            needed = devices.get(var, ())
+    def _places(self, layouts: Mapping[Any, tuple[Layout, ...]]) -> dict[Any, tuple[Layout, ...]]:
+        """The layouts that each input and constant has to be in, the one it is stored in first."""
+        places = {var: layouts.get(var, ()) for var in self.flat.constvars}
+        for var, home in zip(self.flat.invars, input_layouts(self.record), strict=True):
+            needed = layouts.get(var, ())
             if var in self._results:
-                first = home if home is not None else (*needed, 0)[0]
+                first = home or (*needed, Layout((0,), ()))[0]
                 needed = (first, *(d for d in needed if d != first))
             places[var] = needed
         return places

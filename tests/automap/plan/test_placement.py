@@ -8,12 +8,14 @@ import pytest
 
 from automap.errors import PlanError
 from automap.plan.placement import (
+    PlacedArrayRecord,
     PlacedDeviceRecord,
     PlacedOperatorRecord,
     PlacedTaskRecord,
     PlacedTransferRecord,
     PlacementRecord,
     check_placement,
+    operator_devices,
     placement_lines,
     placement_text,
     task_ranges,
@@ -106,3 +108,46 @@ def test_what_is_said() -> None:
     lines = placement_lines(record(), 2.0)
     assert lines[1] == "  a: busy 1 s (50%), peak 8 B"
     assert lines[2] == "    w #1: 1 s, 8 B stored"
+
+
+def test_an_operator_in_parts_says_what_is_split() -> None:
+    given = _with_operator(record(), degrees=((3, 2),), parts=(0, 1))
+    given = replace(
+        given,
+        input_operators=(0, None),
+        arrays=(
+            PlacedArrayRecord(equation=None, number=0, classes=(None, 5)),
+            PlacedArrayRecord(equation=2, number=0, classes=(3, 5)),
+        ),
+    )
+    assert placement_text(given) == "2 operators (1 split) on 2 of 2 devices, 1 transfers"
+    lines = placement_lines(given, 2.0)
+    assert "    1 of 2 parts of w #1 (samples in 2): 1 s, 8 B stored" in lines
+    assert dict(operator_devices(given)) == {"w #1": "a, b by samples in 2", "w #2": "b"}
+    other = _with_operator(given, degrees=((5, 2),))
+    assert dict(operator_devices(other))["w #1"] == "a, b by dimension 1 of w #1 in 2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"degrees": ((3, 2),), "parts": (0,)}, "2 different devices, as the degrees of 'w #1'"),
+        ({"degrees": ((3, 2),), "parts": (0, 0)}, "2 different devices"),
+        ({"degrees": ((3, 2),), "parts": (1, 0)}, "the first on device 0"),
+        ({"degrees": ((3, 1),), "parts": (0,)}, "degrees from 2"),
+        ({"degrees": ((3, 2), (3, 2)), "parts": (0, 1, 2, 3)}, "each class once"),
+        ({"parts": (0,)}, "parts of degrees"),
+        ({"degrees": ((3, 2),), "parts": (0, 7)}, r"operators\[0\].parts: got \[0, 7\]"),
+    ],
+)
+def test_parts_that_are_none_are_refused(changes: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        _with_operator(record(), **changes)
+
+
+def test_inputs_of_split_operators_say_their_operator() -> None:
+    given = _with_operator(record(), degrees=((3, 2),), parts=(0, 1))
+    with pytest.raises(PlanError, match="placement.input_operators: got 0; allowed: 2"):
+        check_placement(given, ("a", "b"), 2)
+    with pytest.raises(PlanError, match=r"input_operators\[1\]: got 9; allowed: 0 to 1"):
+        replace(given, input_operators=(0, 9))

@@ -1,7 +1,8 @@
 """Placement plans on eight CPU devices: three steps equal to one device, in the simulated order."""
 
 from collections.abc import Callable
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import jax
 from jax import numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 
 import automap
 from automap.errors import PlanError
+from automap.placement import PLACEMENT_STRATEGIES, Placed, Search, Strategy
 from models import inception, lenet, moe, nmt, rnnlm
 
 
@@ -28,13 +30,42 @@ def _copied(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 
+def _drawn(seed: int) -> Strategy:
+    """Choices at random, most of them in parts."""
+
+    def place(search: Search) -> Placed:
+        rng, moves, chosen = np.random.default_rng(seed), search.moves, list[int]()
+        for first, past in pairwise(moves.first.tolist()):
+            options = moves.option[first:past]
+            is_split = search.simulator.machine.choices.n_parts[options] > 1
+            chance = np.where(is_split, 1.0, 0.3)
+            chosen.append(int(rng.choice(options, p=chance / chance.sum())))
+        return search.place(chosen)
+
+    return place
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], str]:
+    """A strategy that draws, by its seed."""
+
+    def named(seed: int) -> str:
+        monkeypatch.setitem(cast(Any, PLACEMENT_STRATEGIES), "expert", _drawn(seed))
+        return "expert"
+
+    return named
+
+
 def _check_three_steps(target: Callable[[], Any], strategy: str) -> None:
     step, args = target()
     plan = automap.plan(step, args, topology="cpu:8", space="placement", strategy=strategy)
+    # What runs is what the file says.
+    plan = automap.Plan.from_json(plan.to_json())
     placement = plan.placement
     assert placement is not None
     assert len(placement.used) > 1
-    run, (state, *rest) = plan.jit(step), _filled(args)
+    run: Any = plan.jit(step)
+    state, *rest = _filled(args)
     here, alone = _copied(state), _copied(state)
     for _ in range(3):
         here, made = run(here, *rest)
@@ -49,15 +80,17 @@ def _check_three_steps(target: Callable[[], Any], strategy: str) -> None:
         its = [
             task
             for task in run.order
-            if placement.operators[placement.tasks[task].operator].device == number
+            if number in placement.operators[placement.tasks[task].operator].devices
         ]
         assert its == sorted(its)
     # State is where the plan stores it.
     devices = jax.devices()
-    leaves = jax.tree.leaves(here)
-    for leaf, place in zip(leaves, placement.input_devices, strict=False):
+    operators = placement.input_operators or (None,) * len(placement.input_devices)
+    leaves = zip(jax.tree.leaves(here), placement.input_devices, operators, strict=False)
+    for leaf, place, operator in leaves:
         assert place is not None
-        assert leaf.devices() == {devices[place]}
+        numbers = (place,) if operator is None else placement.operators[operator].devices
+        assert leaf.devices() == {devices[number] for number in numbers}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +114,29 @@ def test_three_steps_are_those_of_one_device(target: Callable[[], Any]) -> None:
 )
 def test_larger_models_are_those_of_one_device(target: Callable[[], Any]) -> None:
     _check_three_steps(target, "expert")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target",
+    [
+        lambda: lenet.lenet_tiny(batch=8),
+        lambda: nmt.nmt_tiny(batch=8, seq=4),
+        moe.moe_tiny,
+        lambda: inception.inception_tiny(batch=8),
+    ],
+    ids=["lenet", "nmt", "moe", "inception"],
+)
+def test_models_in_parts_are_those_of_one_device(
+    target: Callable[[], Any], drawn: Callable[[int], str]
+) -> None:
+    _check_three_steps(target, drawn(7))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_layers_in_parts_are_those_of_one_device(seed: int, drawn: Callable[[int], str]) -> None:
+    args = _filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((8, 16))))
+    _check_three_steps(lambda: (_two_layers, args), drawn(seed))
 
 
 def _two_layers(state: Any, x: jax.Array) -> tuple[Any, jax.Array]:
@@ -133,3 +189,14 @@ def test_equations_that_the_step_has_not_are_refused() -> None:
     run = automap.Plan.from_json(data).jit(_two_layers, devices=jax.devices()[:2])
     with pytest.raises(PlanError, match="got 900, of .*; the step has"):
         run(state, x)
+
+
+def test_arrays_that_the_step_has_not_are_refused(drawn: Callable[[int], str]) -> None:
+    args = _filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((8, 16))))
+    strategy = drawn(0)
+    plan = automap.plan(_two_layers, args, topology="cpu:8", space="placement", strategy=strategy)
+    data: Any = plan.to_json()
+    data["placement"]["arrays"][0]["classes"].append(0)
+    run = automap.Plan.from_json(data).jit(_two_layers)
+    with pytest.raises(PlanError, match=r"placement.arrays\[0\]: got number .*; plan again"):
+        run(*args)
