@@ -20,7 +20,7 @@ from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
 from automap.interrupts import Terminated, importing, interruptible
 from automap.terminal import Verbosity, say, say_error, verbosity
-from hlo_tools.collector import skip_final_collection
+from hlo_tools.collector import collector_paused, skip_final_collection
 
 
 # Of all commands; click has no default for either that one could change.
@@ -244,7 +244,8 @@ def deferred_run(module: str) -> Callable[..., Any]:
 
     def run(**given: Any) -> Any:
         # A signal in the middle of an import ends the process at once: see `automap.interrupts`.
-        with importing():
+        # Modules stay: looking for garbage among them finds none.
+        with importing(), collector_paused():
             run_given = import_module(module).run
         return run_given(**given)
 

@@ -37,6 +37,7 @@ from automap.verify.witness import Witness
 from hlo_tools.collector import collector_paused
 
 
+@collector_paused()
 def run(
     *,
     output: str | None,
@@ -77,7 +78,6 @@ def run(
             say_result(overview(plan))
 
 
-@collector_paused()
 def _plan(
     given: dict[str, Any],
     confirmation: Confirmation | None,
