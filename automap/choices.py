@@ -77,7 +77,7 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
 
 LEVERS: Final[Mapping[str, str]] = {
     "accumulate": "accumulate gradients over parts of the batch (microbatches), and update once",
-    "offload": "keep optimizer state in the host's memory between steps",
+    "offload": "keep optimizer state, and what loops stack, in the host's memory",
     "remat": "compute values of the forward pass again in the backward pass",
 }
 

@@ -15,6 +15,7 @@ import types
 from typing import Any, Protocol
 
 import jax
+from jax import memory
 from jax.extend import core
 
 from automap.errors import InputError
@@ -254,8 +255,12 @@ def has_ordered_effects(jaxpr: Any) -> bool:
     return any(effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
 
 
-def weak_shape(aval: Any) -> jax.ShapeDtypeStruct:
-    """The aval as an abstract argument that keeps its weak type (a Python scalar's)."""
+def weak_shape(aval: Any) -> Any:
+    """The aval as an abstract argument that keeps its weak type (a Python scalar's), and the
+    memory that it is in.
+    """
+    if getattr(aval, "memory_space", memory.Space.Device) is memory.Space.Host:
+        return aval
     weak = bool(getattr(aval, "weak_type", False))
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
 

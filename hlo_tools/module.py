@@ -10,13 +10,22 @@ from dataclasses import dataclass, field
 Groups = tuple[tuple[int, ...], ...]
 
 
+HOST_SPACE = 5
+"""The number of the host's memory, on GPUs and TPUs."""
+
+
 @dataclass(slots=True)
 class Shape:
-    """Element type (HLO name, lower case) and dimensions, or the elements of a tuple."""
+    """Element type (HLO name, lower case) and dimensions, or the elements of a tuple.
+
+    `memory_space` is the compiler's number of the memory that an array of a compiled program is in:
+    0 the device's own, `HOST_SPACE` its host's.
+    """
 
     dtype: str
     dims: tuple[int, ...]
     elements: tuple["Shape", ...] = ()
+    memory_space: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +139,7 @@ class Attributes:
     or scatter combines two elements with, "" if it is more than one op. `precision` is the highest
     that is asked for an operand of a product: 0 what the backend likes, 1 high, 2 highest.
     `trip_count` is what XLA found out about a `while`, None if nothing; `attention` is the mask of
-    cuDNN's.
+    cuDNN's. `memory` is that which a custom call puts its result in, "" if it names none.
     """
 
     window: tuple[WindowDim, ...] = ()
@@ -154,6 +163,7 @@ class Attributes:
     channel_id: int = 0
     trip_count: int | None = None
     attention: AttentionMask | None = None
+    memory: str = ""
 
 
 NO_ATTRIBUTES = Attributes()

@@ -11,7 +11,8 @@ needs that memory does not limit. "none", "full" and "minimal" are the best pres
 step as it is, with nothing kept of each layer, and with its products (MaxText's policies). With
 `--microbatches` it is GPT with accumulation alone and with rematerialization, to the least that is
 possible. With `--compiler` the plan without a limit and those with either lever are compiled ahead
-of time; with `--offload` too of a wider GPT of few samples, whose optimizer state decides.
+of time; with `--offload` too of a wider GPT of few samples, whose optimizer state decides, and of
+the small models, whose kept values do.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,9 +31,10 @@ from automap.config import Options, read_options
 from automap.errors import CompilerError
 from automap.jaxpr.blocks import block_groups
 from automap.plan.levers import LeversRecord, WithoutLeversRecord
-from automap.planner.levers import find_with_levers, levered_workload
+from automap.planner.levers import find_with_levers
+from automap.planner.rebuild import levered_workload
 from automap.planner.records import Outcome, build_plan
-from automap.planner.remat import Kept, keep_nothing, keep_products, remat_records
+from automap.planner.remat import KeptValues, keep_nothing, keep_products, remat_records
 from automap.planner.sharding import find
 from automap.program.trace import Workload, trace_step
 from automap.step.call import TracedCall
@@ -96,9 +98,12 @@ MODELS: Final = {"GPT": _gpt, "T5": _t5, "MoE": _moe, "ViT": _vit}
 OFFLOADED: Final = {
     "GPT, layers in a loop": partial(_wide_gpt, "scanned"),
     "GPT, layers apart": partial(_wide_gpt, "unrolled"),
+    "GPT of many samples": _gpt,
+    "T5 of many samples": _t5,
+    "ViT of many samples": _vit,
 }
 OFFLOAD_SHARES: Final = (0.8, 0.6)
-_Policy = Callable[[list], Kept]
+_Policy = Callable[[list], KeptValues]
 POLICIES: Final[dict[str, _Policy | None]] = {
     "none": None,
     "full": keep_nothing,
@@ -243,7 +248,9 @@ def memory_table(names: list[str], topology: Topology) -> str:
 
 
 def offload_table(topology: Topology) -> str:
-    """Predicted and compiled bytes, and the seconds of the link, with state in host memory."""
+    """Predicted and compiled bytes, and the seconds of the link, with state and kept values in host
+    memory.
+    """
     header = ["model", "plan", "predicted GiB", "compiled GiB", "ratio", "on the host GiB"]
     rows, off = [], []
     for name, model in track(list(OFFLOADED.items()), "compiling"):
@@ -252,7 +259,9 @@ def offload_table(topology: Topology) -> str:
         call = traced_call(*target)
         fastest = find(workload, topology, replace(_SEARCH, levers=()))
         before = _bytes_of(name, "fastest", fastest, call)
-        rows += [[*row, "0.00", *_seconds(fastest)] for row in _cells(name, "fastest", before)]
+        rows += [
+            [*row, "0.00", *_seconds(fastest, call)] for row in _cells(name, "fastest", before)
+        ]
         for share in OFFLOAD_SHARES:
             limit = share * fastest.best.estimate.peak_bytes
             options = replace(_SEARCH, memory_limit_bytes=limit, levers=("offload",))
@@ -261,17 +270,18 @@ def offload_table(topology: Topology) -> str:
             levers = build_plan(outcome).levers
             host = f"{0 if levers is None else levers.host_bytes / 2**30:.2f}"
             cells = _cells(name, f"{share:.0%} of its memory", after)
-            rows += [[*row, host, *_seconds(outcome)] for row in cells]
+            rows += [[*row, host, *_seconds(outcome, call)] for row in cells]
             if before is not None and after is not None:
                 off.append((after[0] / before[0]) / (after[1] / before[1]))
-    table = markdown([*header, "step ms", "of it for the host ms"], rows)
+    table = markdown([*header, "step ms", "of it for the host ms", "compiled step ms"], rows)
     within = f"{median(abs(ratio - 1) for ratio in off):.1%}" if off else "-"
     return f"{table}\nPredicted falls are {within} off the compiled ones (median of {len(off)}).\n"
 
 
-def _seconds(outcome: Outcome) -> list[str]:
-    estimate = outcome.best.estimate
-    return [_milliseconds(estimate.step_seconds), _milliseconds(estimate.host_seconds)]
+def _seconds(outcome: Outcome, call: TracedCall) -> list[str]:
+    estimate, step = outcome.best.estimate, compile_witness(outcome, call).step
+    compiled = float("inf") if step is None else step.seconds
+    return [_milliseconds(s) for s in (estimate.step_seconds, estimate.host_seconds, compiled)]
 
 
 def _bytes_of(
@@ -299,7 +309,7 @@ def _cells(name: str, plan: str, pair: tuple[float, float] | None) -> list[list[
 @click.option("--only", multiple=True, help="of these models: GPT, T5, MoE, ViT")
 @click.option("--compiler", type=click.Choice(["tpu", "gpu"]), help="compare memory with it")
 @click.option("--microbatches", is_flag=True, help="GPT with accumulation")
-@click.option("--offload", is_flag=True, help="with --compiler: GPT with its state offloaded")
+@click.option("--offload", is_flag=True, help="with --compiler: state and kept values offloaded")
 def main(
     output: Path | None,
     only: tuple[str, ...],

@@ -11,8 +11,8 @@ collective  sum over collectives of their seconds (`automap.cost.collectives`); 
 waiting     all of collective where a device does one thing after the other; where collectives run
             beside kernels, what is left of it
             -> in: `automap.cost.schedule.overlap`, `automap.cost.kernels.rings`
-host        what a device waits for its host's memory, if state is kept there
-            -> in: `automap.cost.hosted`
+host        what a device waits for its host's memory, if state or kept values are there
+            -> in: `automap.cost.hosted`, `automap.cost.host_copies`
 peak        max over schedule positions of the bytes of live buffers and gathered copies
             -> in: `automap.cost.memory`
 """
@@ -25,6 +25,7 @@ import numpy as np
 
 from automap.backends import Backend, backend_for
 from automap.backends.effects import CollectiveWork
+from automap.cost import host_copies
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
 from automap.cost.hosted import host_waiting_seconds
 from automap.cost.kernels.rings import with_rings
@@ -59,7 +60,7 @@ class Estimate:
     """What one point costs, per step and per device.
 
     `collective_seconds` are those in which a device waits, `hidden_seconds` those of collectives
-    beside computation; in `host_seconds` it waits for state that its host's memory has.
+    beside computation; in `host_seconds` it waits for what its host's memory has.
     """
 
     compute_seconds: float
@@ -142,15 +143,20 @@ class Evaluator:
         return n_bytes * self.stored_local(sharding)[shape]
 
     def _host_seconds(self, priced: Priced) -> float:
-        device = self.topology.device
+        device, copies = self.topology.device, self.tables.host_copies
+        copied = 0.0
+        if copies is not None and device.host_bytes_per_s:
+            copied = host_copies.waiting_seconds(
+                copies, priced.sharding, priced.kernel_seconds, device.host_bytes_per_s
+            )
         if not self.tables.buffers.hosted.any():
-            return 0.0
+            return copied
         if not device.host_bytes_per_s:
             raise TopologyError(
                 f"device {device.name!r}: host_bytes_per_s is missing, and the plan keeps state in "
                 "the host's memory; give the machine's device one, or plan with --levers none"
             )
-        return host_waiting_seconds(
+        return copied + host_waiting_seconds(
             self.hosted_bytes(priced.sharding),
             device.host_bytes_per_s,
             float(priced.kernel_seconds @ self._update_count),

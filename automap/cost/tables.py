@@ -29,6 +29,7 @@ from automap.cost.edges import (
     operand_edges,
     result_edges,
 )
+from automap.cost.host_copies import HostCopies, host_copies
 from automap.cost.hosted import with_hosted
 from automap.cost.kernels.loop_fills import written_fills
 from automap.cost.kernels.table import KernelTable, kernel_table
@@ -40,6 +41,7 @@ from automap.cost.stored_shapes import Stored, StoredShapes, stored_shapes
 from automap.cost.traffic import Collectives, collectives
 from automap.program.problem import Problem
 from automap.topology.model import Platform
+from hlo_tools.analyses.host_memory import host_memory
 from hlo_tools.analyses.kernels import Access, Kernel, kernels
 from hlo_tools.analyses.liveness import Buffers, Places, buffers, narrow_values, stored_bytes
 from hlo_tools.graph import Graph
@@ -68,6 +70,7 @@ class Tables(Rows):
     shapes: StoredShapes
     buffers: BufferTable
     program: Program
+    host_copies: HostCopies | None = None
 
     def collectives(self, sharding: Shardings) -> Collectives:
         """All collectives of one step whose rows are split as `sharding` says."""
@@ -107,7 +110,12 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         loop_messages=backend.loop_messages,
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
-    n_bytes = stored_bytes(graph, narrow)
+    host = host_memory(graph)
+    # A device has nothing of what is in its host's memory.
+    n_bytes = [
+        0 if value in host.values else size
+        for value, size in enumerate(stored_bytes(graph, narrow))
+    ]
     kernel_list = _with_copies(
         graph,
         written_fills(
@@ -145,6 +153,17 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
             live.position_of_op,
         ),
         program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
+        host_copies=host_copies(
+            problem,
+            host,
+            kernel_list,
+            row_of_kernel,
+            row_of_value,
+            live.position_of_op,
+            n_bytes,
+        )
+        if host.stores
+        else None,
     )
 
 
@@ -190,7 +209,7 @@ def with_batch(tables: Tables, n_classes: int, batches: Sequence[int], times: fl
         )
         for edges in (tables.operands, tables.results)
     )
-    shapes, buffers = tables.shapes, tables.buffers
+    shapes, buffers, copies = tables.shapes, tables.buffers, tables.host_copies
     if len(shapes.first):
         dims = shapes.dims.copy()
         for row, first, sizes in zip(shapes.row, shapes.first, dims):
@@ -206,6 +225,9 @@ def with_batch(tables: Tables, n_classes: int, batches: Sequence[int], times: fl
         ),
         shapes=shapes,
         buffers=replace(buffers, n_bytes=buffers.n_bytes * value_growth[shapes.row[buffers.shape]]),
+        host_copies=None
+        if copies is None
+        else replace(copies, n_bytes=copies.n_bytes * value_growth[copies.row]),
     )
 
 

@@ -23,10 +23,13 @@ _BACKWARD: Final = "transpose(jvp(checkpoint))"
 
 @dataclass(frozen=True)
 class Choice:
-    """A block, and the variables that it makes and keeps."""
+    """A block, and the variables that it makes and keeps; `hosted` are those of them that wait in
+    the host's memory.
+    """
 
     block: Block
     kept: frozenset[Any]
+    hosted: frozenset[Any] = frozenset()
 
     def is_dropped(self, var: Any) -> bool:
         """Whether a variable is computed again where a backward pass reads it."""

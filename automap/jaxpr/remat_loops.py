@@ -5,13 +5,15 @@
 
 What a trip of the backward loop needs of the forward one's it reads as that did: constants and
 slices are given to it too, carries are stacked                              -> in: `Loop.source`
+What waits in the host's memory is put there in its trip, stacked there, and brought back in the
+trip that reads it                                       -> in: `Loop.forward`, `_BackwardBody`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax import lax
+from jax import lax, memory
 from jax.extend import core
 from jax.extend.core import jaxpr_as_fun
 import jax.numpy as jnp
@@ -45,7 +47,9 @@ class Loop:
         self._dropped = {
             stack: var
             for stack, var in self._stacked.items()
-            if is_var(var) and self._choice.is_dropped(var) and is_for_backward(home, stack)
+            if is_var(var)
+            and (self._choice.is_dropped(var) or var in self._choice.hosted)
+            and is_for_backward(home, stack)
         }
         kept = [(s, v) for s, v in self._stacked.items() if s not in self._dropped and is_var(v)]
         self._stacks = {v: s for s, v in kept if not isinstance(s, core.DropVar)}
@@ -60,10 +64,12 @@ class Loop:
         """The stack of a variable of the body, which is made if there is none."""
         if var not in self._stacks:
             length = self._loop.params["length"]
-            aval = jax.make_jaxpr(lambda x: jnp.broadcast_to(x, (length, *x.shape)))(
-                weak_shape(var.aval)
-            ).out_avals[0]
-            self._stacks[var] = core.Var(aval)
+            space = memory.Space.Host if var in self._choice.hosted else memory.Space.Device
+
+            def stacked(x: Any) -> Any:
+                return jax.device_put(jnp.broadcast_to(x, (length, *x.shape)), space)
+
+            self._stacks[var] = core.Var(jax.make_jaxpr(stacked)(weak_shape(var.aval)).out_avals[0])
             self._added.append(var)
         return self._stacks[var]
 
@@ -97,13 +103,15 @@ class Loop:
             for stack, var in zip(eqn.outvars[n_carry:], self._body.outvars[n_carry:])
             if stack not in self._dropped
         ]
-        outvars = [*self._body.outvars[:n_carry], *(v for _, v in left), *self._added]
+        stores = {v: _moved(v, memory.Space.Host) for v in self._added if v in self._choice.hosted}
+        added = [stores[v].outvars[0] if v in stores else v for v in self._added]
+        outvars = [*self._body.outvars[:n_carry], *(v for _, v in left), *added]
         body = rebuild_jaxpr(
             self._body.original,
             self._body.constvars,
             self._body.consts,
             outvars,
-            [e.eqn for e in self._body.equations],
+            [*(e.eqn for e in self._body.equations), *stores.values()],
         )
         results = [*eqn.outvars[:n_carry], *(s for s, _ in left)]
         results += [self._stacks[var] for var in self._added]
@@ -151,10 +159,8 @@ class _BackwardBody:
         for equation in self._body.equations:
             eqn = equation.eqn
             for inner in dict.fromkeys(variables(eqn.invars)):
-                if inner in wanted and wanted[inner] not in again.now:
-                    numbers, outside = again.needed(wanted[inner])
-                    again.now.update({var: self._inside(loop, var) for var in outside})
-                    yield from again.emit(numbers)
+                if inner in wanted:
+                    yield from self._made_again(loop, again, wanted[inner])
             yield eqn.replace(
                 invars=[
                     again.now[wanted[a]] if is_var(a) and a in wanted else a for a in eqn.invars
@@ -162,13 +168,25 @@ class _BackwardBody:
             )
         # A result that is such a value as it is: there is nothing that reads it before.
         for var in variables(self._body.outvars):
-            if var in wanted and wanted[var] not in again.now:
-                numbers, outside = again.needed(wanted[var])
-                again.now.update({v: self._inside(loop, v) for v in outside})
-                yield from again.emit(numbers)
+            if var in wanted:
+                yield from self._made_again(loop, again, wanted[var])
         self._outvars = [
             again.now[wanted[a]] if is_var(a) and a in wanted else a for a in self._body.outvars
         ]
+
+    def _made_again(self, loop: Loop, again: Again, var: Any) -> Iterator[Any]:
+        """The equations that make a variable of the forward body, or bring it back."""
+        if var in again.now:
+            return
+        numbers, outside = again.needed(var)
+        for given in outside:
+            here = self._inside(loop, given)
+            if given in loop.choice.hosted:
+                load = _moved(here, memory.Space.Device)
+                yield load
+                (here,) = load.outvars
+            again.now[given] = here
+        yield from again.emit(numbers)
 
     def _inside(self, loop: Loop, var: Any) -> Any:
         flat = loop.choice.block.home.flat
@@ -178,7 +196,9 @@ class _BackwardBody:
         kind, outer = loop.source(var)
         if isinstance(outer, core.Literal):
             return core.Literal(outer.val, var.aval)
-        return self._given[kind].setdefault(outer, core.Var(var.aval))
+        is_there = var in loop.choice.hosted
+        aval = _moved(var, memory.Space.Host).outvars[0].aval if is_there else var.aval
+        return self._given[kind].setdefault(outer, core.Var(aval))
 
     def emit(self, eqn: Any) -> Iterator[Any]:
         """The loop; `eqn` is it with the operands of now."""
@@ -199,6 +219,13 @@ class _BackwardBody:
         yield from _scan(
             eqn, body, invars, [outer for outer, _ in pairs], eqn.outvars, n_consts, self._n_carry
         )
+
+
+def _moved(var: Any, space: memory.Space) -> Any:
+    """The equation that makes a variable's copy in a memory, a variable of its own."""
+    traced = jax.make_jaxpr(lambda x: jax.device_put(x, space))(weak_shape(var.aval))
+    (eqn,) = open_jaxpr(traced)[0].eqns
+    return eqn.replace(invars=[var], outvars=[core.Var(traced.out_avals[0])])
 
 
 def _scan(

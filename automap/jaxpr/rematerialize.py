@@ -31,7 +31,7 @@ from automap.jaxpr.again import Again, Choice, is_var
 from automap.jaxpr.blocks import Block, Home, is_for_backward, variables
 from automap.jaxpr.flatten import FlatJaxpr, equations, flatten
 from automap.jaxpr.remat_loops import Loop
-from automap.plan.levers import LeversRecord
+from automap.plan.levers import CARRY, LeversRecord
 from automap.step.call import TracedCall
 from hlo_tools.rules import Notation
 
@@ -106,7 +106,11 @@ def read_choices(flat: FlatJaxpr, levers: LeversRecord) -> list[Choice]:
                     raise _no_block(site, group.equations)
                 outer, loop = home_at(around[0]), around[1]
             block = Block(group.kind, home, first, group.equations, outer, loop)
-            choices.append(Choice(block, frozenset(_kept(block, [k.place for k in group.kept]))))
+            kept, hosted = (
+                frozenset(_kept(block, [k.place for k in rows]))
+                for rows in (group.kept, [k for k in group.kept if k.memory == "host"])
+            )
+            choices.append(Choice(block, kept, hosted))
     _check_apart(choices)
     return choices
 
@@ -131,7 +135,8 @@ def _no_block(site: str, count: int) -> PlanError:
 
 
 def _kept(block: Block, places: Sequence[tuple[int, int]]) -> Iterator[Any]:
-    var_at = {place: var for var, place in block.number.items()}
+    var_at: dict[tuple[int, int], Any] = {place: var for var, place in block.number.items()}
+    var_at |= {(CARRY, number): var for number, var in enumerate(block.carries)}
     for place in places:
         if place not in var_at:
             raise PlanError(

@@ -3,7 +3,8 @@ without a search.
 
 Rematerialization is said by blocks: equal runs of equations of the step, as repeated layers are, or
 the body of a loop. What a block makes and the backward pass reads is stored if it is `kept`, and
-computed again from what is kept where it is not (`automap.jaxpr.rematerialize`). In microbatches
+computed again from what is kept where it is not (`automap.jaxpr.rematerialize`). What the body of a
+loop keeps may wait in the host's memory (`automap.jaxpr.remat_loops`). In microbatches
 the step runs that many times on equal parts of the batch before it updates once
 (`automap.jaxpr.accumulate`); its blocks are then those of the step in microbatches. What is
 offloaded is in the host's memory between steps (`automap.jaxpr.hosted`).
@@ -20,32 +21,40 @@ from automap.quantities import bytes_text, number_text, seconds_text
 
 
 BlockKind = Literal["layers", "scan"]
+KeptIn = Literal["device", "host"]
 
 _SITE: Final = re.compile(r"[0-9]+(\.[bc][0-9]+\.[0-9]+)*")
-_KEPT: Final = re.compile(r"(0|[1-9][0-9]{0,8}):out(0|[1-9][0-9]{0,8})")
+_KEPT: Final = re.compile(r"(0|[1-9][0-9]{0,8}):out(0|[1-9][0-9]{0,8})|carry:(0|[1-9][0-9]{0,8})")
+CARRY: Final = -1
+"""In the place of the number of an equation: what a trip of a loop is given by the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRecord:
     """A value that every block of a group keeps.
 
-    - `at`: `<n>:out<j>`, result j of the block's n-th equation.
+    - `at`: `<n>:out<j>`, result j of the block's n-th equation; `carry:<n>`, carry n of a loop.
     - `value`: what it is, for people.
+    - `memory`: where it waits for the backward pass; in the host's only what a loop stacks.
     """
 
     at: str
     value: str
+    memory: KeptIn = field(default="device", metadata=codec.ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a place of another form."""
         if not _KEPT.fullmatch(self.at):
-            raise refuse("at", self.at, "<n>:out<j>, result j of the block's n-th equation")
+            allowed = "<n>:out<j>, result j of the block's n-th equation, or carry:<n>"
+            raise refuse("at", self.at, allowed)
 
     @property
     def place(self) -> tuple[int, int]:
-        """(equation of the block, result)."""
-        equation, _, result = self.at.partition(":out")
-        return int(equation), int(result)
+        """(equation of the block, result), or (`CARRY`, number of the carry)."""
+        before, _, number = self.at.rpartition(":")
+        if before == "carry":
+            return CARRY, int(number)
+        return int(before), int(number.removeprefix("out"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +74,8 @@ class RematRecord:
     kept: tuple[KeptRecord, ...]
 
     def __post_init__(self) -> None:
-        """Raise `PlanError` for no block, one of no equations, one without a site, and what is
-        beyond a block's end.
+        """Raise `PlanError` for no block, one of no equations, one without a site, what is beyond a
+        block's end, and what is in the host's memory of runs of equations.
         """
         if not self.blocks:
             raise refuse("blocks", [], "the site of at least one block")
@@ -79,6 +88,12 @@ class RematRecord:
             if row.place[0] >= self.equations:
                 allowed = f"one of the {self.equations} equations, from 0"
                 raise refuse(f"kept[{index}].at", row.at, allowed)
+            if row.place[0] == CARRY and row.memory != "host":
+                allowed = '"host": carries are on the device in any case'
+                raise refuse(f"kept[{index}].memory", row.memory, allowed)
+            if row.memory == "host" and self.kind != "scan":
+                allowed = '"device": only what a loop stacks can be in the host\'s memory'
+                raise refuse(f"kept[{index}].memory", row.memory, allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +172,11 @@ def levers_lines(levers: LeversRecord) -> Iterator[str]:
     if levers.microbatches > 1:
         yield f"  gradients accumulated over {levers.microbatches} microbatches, one update"
     for group in levers.remat:
-        kept = ", ".join(row.value for row in group.kept) or "nothing"
+        kept = ", ".join(row.value for row in group.kept if row.memory == "device") or "nothing"
         yield f"  rematerialization of {_blocks_text(group)}: kept {kept}"
+        hosted = ", ".join(row.value for row in group.kept if row.memory == "host")
+        if hosted:
+            yield f"    in host memory until the backward pass: {hosted}"
     if levers.remat:
         yield f"    {seconds_text(levers.recompute_seconds)} of compute are what is computed again"
     if levers.offload:

@@ -201,7 +201,7 @@ class PredictedRecord:
     - `bubble_seconds`: in which it waits for other stages; 0 without a pipeline.
     - `hidden_seconds`: of collectives that run beside computation, and so are no part of the step;
       0 in older files.
-    - `host_seconds`: in which it waits for state that is kept in the host's memory; 0 without, and
+    - `host_seconds`: in which it waits for what its host's memory has; 0 without, and
       in older files.
     - `peak_bytes`: the most that is alive at once on a device, of a pipeline on the fullest one.
     - `fits`: whether that is within the device's memory, or the limit that was given.

@@ -35,24 +35,22 @@ from automap.errors import NotSeparableError
 from automap.interrupts import note_interrupts
 from automap.jaxpr.accumulate import microbatch_counts
 from automap.jaxpr.blocks import BlockGroup, block_groups
-from automap.jaxpr.hosted import HostedLeaves
-from automap.jaxpr.rematerialize import levered_call
 from automap.plan.levers import LeversRecord, RematRecord, WithoutLeversRecord
 from automap.plan.record import PlanRecord
+from automap.planner.rebuild import levered_workload
 from automap.planner.records import Outcome
 from automap.planner.remat import (
-    BlockPrices,
-    Kept,
-    Prices,
+    KeptValues,
     keep_nothing,
     keep_products,
     keep_within,
     kept_bytes,
     remat_records,
 )
+from automap.planner.remat_prices import BlockPrices, Prices
 from automap.planner.sharding import find, fitting_plan
 from automap.policy import default_policy
-from automap.program.trace import Workload, lower_call
+from automap.program.trace import Workload
 from automap.search import SearchContext
 from automap.topology.model import Topology
 
@@ -142,6 +140,11 @@ class _Search:
     options: Options
     on_progress: OnProgress
     deadline: Deadline
+
+    @property
+    def host_bytes_per_s(self) -> float:
+        """Of the link to the host's memory, 0 where nothing may be kept there."""
+        return self.topology.device.host_bytes_per_s if self.allows("offload") else 0.0
 
     def allows(self, name: LeverName) -> bool:
         """Whether a lever may be pulled."""
@@ -242,7 +245,7 @@ class _Search:
     def _with_remat(self, outcome: Outcome, deadline: Deadline) -> Outcome:
         """The best outcome with rematerialization of the step that an outcome is of, or itself."""
         reemitter = outcome.workload.reemitter
-        if reemitter is None or not self.allows("remat"):
+        if reemitter is None or not (self.allows("remat") or self.host_bytes_per_s):
             return outcome
         groups = block_groups(reemitter.flat)
         return _Trials(self, outcome, groups, deadline).best() if groups else outcome
@@ -300,17 +303,17 @@ class _Trials:
     base: Outcome
     groups: Sequence[BlockGroup]
     deadline: Deadline
-    _outcomes: dict[tuple[object, ...], tuple[Kept, Outcome]] = field(default_factory=dict)
+    _outcomes: dict[tuple[object, ...], tuple[KeptValues, Outcome]] = field(default_factory=dict)
 
     def best(self) -> Outcome:
         """The best outcome of all, the step's own among them."""
-        for choose in (keep_nothing, keep_products):
+        may_compute_again, fits = self.search.allows("remat"), self.search.fits
+        for choose in (keep_nothing, keep_products) if may_compute_again else ():
             self._try(choose(self.groups))
-        fits = self.search.fits
         fitting = [entry for entry in self._outcomes.values() if fits(entry[1])]
         if not fitting:
             # As little as a step can keep, of what does not repeat too.
-            least = keep_within(self._prices(self.base), 0.0)
+            least = self._within(self._prices(self.base), 0.0)
             outcome = self._try(least)
             fitting = (
                 [(least, outcome)] if outcome is not None and self.search.fits(outcome) else []
@@ -319,12 +322,12 @@ class _Trials:
             self._improve(kept, outcome)
         return min([self.base, *(o for _, o in self._outcomes.values())], key=self.search.key)
 
-    def _improve(self, kept: Kept, outcome: Outcome) -> None:
+    def _improve(self, kept: KeptValues, outcome: Outcome) -> None:
         """Keep by turns as much as fits beside a plan, and plan what keeps so much."""
         priced = self._prices(outcome)
         budget = kept_bytes(priced, kept) + self._slack(outcome)
         for _ in range(default_policy().lever_turns):
-            choice = keep_within(priced, budget)
+            choice = self._within(priced, budget)
             if self._key_of_choice(choice) in self._outcomes:
                 return
             trial = self._try(choice)
@@ -338,7 +341,15 @@ class _Trials:
             kept, outcome, priced = choice, trial, self._prices(trial)
             budget = kept_bytes(priced, kept) + self._slack(outcome)
 
-    def _try(self, kept: Kept) -> Outcome | None:
+    def _within(self, priced: Sequence[BlockPrices], budget: float) -> KeptValues:
+        return keep_within(
+            priced,
+            budget,
+            self.search.host_bytes_per_s,
+            may_compute_again=self.search.allows("remat"),
+        )
+
+    def _try(self, kept: KeptValues) -> Outcome | None:
         """The best sharding of the step that keeps so much; None if it is the step itself, or time
         is up.
         """
@@ -361,31 +372,12 @@ class _Trials:
         prices = Prices(outcome.workload, context.evaluator, split_classes)
         return [BlockPrices.priced(group, prices) for group in self.groups]
 
-    def _key_of_choice(self, kept: Kept) -> tuple[object, ...]:
-        return tuple(frozenset(kept[n] - g.stored) for n, g in enumerate(self.groups))
+    def _key_of_choice(self, kept: KeptValues) -> tuple[object, ...]:
+        return tuple(
+            (frozenset(kept.kept[n] - g.stored), kept.hosted.get(n, frozenset()))
+            for n, g in enumerate(self.groups)
+        )
 
     def _slack(self, outcome: Outcome) -> float:
         objective = outcome.context.objective
         return objective.memory_limit_bytes - outcome.best.estimate.peak_bytes
-
-
-def levered_workload(workload: Workload, levers: LeversRecord, platform: str) -> Workload:
-    """The workload of a step with levers, lowered and analysed anew.
-
-    Raises `InputError` if it does not lower, `PlanError` for levers of another step.
-    """
-    call = workload.call
-    assert call is not None  # noqa: S101 - levers are chosen of a traced step only
-    levered = levered_call(call, levers, workload.rules)
-    if levered.jaxpr is call.jaxpr:
-        hosted = HostedLeaves.of(levered).inputs
-        problem = replace(workload.problem, hosted=hosted)
-        return replace(workload, call=levered, problem=problem)
-    return lower_call(
-        levered,
-        platform=platform,
-        target=workload.target,
-        rules=workload.rules,
-        layers=workload.problem.layers,
-        arguments=workload.arguments,
-    )

@@ -3,6 +3,7 @@
     plan + step -> the step traced, if it is the planned one    -> in: `planned_call`
     plan + step -> workload, lowered for the plan's platform    -> in: `planned_workload`
     plan + program file -> workload                             -> in: `planned_program_file`
+    workload + levers -> workload                               -> in: `levered_workload`
     plan + workload -> space, evaluator, split_classes, estimate        -> in: `reprice_plan`
 
 Another topology prices the same point: its classes stay those of the plan, so the step stays
@@ -10,7 +11,7 @@ lowered for the plan's platform.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import math
 from typing import Any, Final
 
@@ -19,8 +20,10 @@ from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.profile import KernelProfile
 from automap.cost.tables import build_tables
 from automap.errors import MeshMismatchError, PlanError
+from automap.jaxpr.hosted import HostedLeaves
 from automap.jaxpr.reemit import Reemitter
 from automap.jaxpr.rematerialize import levered_call
+from automap.plan.levers import LeversRecord
 from automap.plan.point import PointRecord
 from automap.plan.record import PlanRecord, check_is_one_program, plan_again_text
 from automap.program.check import check_is_planned
@@ -184,3 +187,25 @@ def _checked(plan: PlanRecord, workload: Workload) -> Workload:
 
 def _mesh(plan: PlanRecord) -> Mesh:
     return Mesh(*zip(*plan.mesh.axes, strict=True))
+
+
+def levered_workload(workload: Workload, levers: LeversRecord, platform: str) -> Workload:
+    """The workload of a step with levers, lowered and analysed anew.
+
+    Raises `InputError` if it does not lower, `PlanError` for levers of another step.
+    """
+    call = workload.call
+    assert call is not None  # noqa: S101 - levers are chosen of a traced step only
+    levered = levered_call(call, levers, workload.rules)
+    if levered.jaxpr is call.jaxpr:
+        hosted = HostedLeaves.of(levered).inputs
+        problem = replace(workload.problem, hosted=hosted)
+        return replace(workload, call=levered, problem=problem)
+    return lower_call(
+        levered,
+        platform=platform,
+        target=workload.target,
+        rules=workload.rules,
+        layers=workload.problem.layers,
+        arguments=workload.arguments,
+    )

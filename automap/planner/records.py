@@ -35,7 +35,7 @@ from automap.planner.conflicts import Conflicts
 from automap.planner.constraints import Constraint, EquationShapes, derive_constraints
 from automap.planner.decisions import Decisions, SameWork
 from automap.planner.rates import helpful_changes, program_losses, rates_record
-from automap.planner.remat import Prices
+from automap.planner.remat_prices import Prices
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.program.trace import Leaf, Workload
 from automap.search import Candidate, SearchContext

@@ -105,7 +105,7 @@ def gpu_kernel_seconds(
         estimate = estimates.get(instruction.name, GpuEstimate())
         products = called.get(instruction.name) or tuple(_products(instruction, module))
         measured = _measured_seconds(products, device, gap_seconds)
-        moved_bytes = operand_bytes[instruction.name] + _shape_bytes(instruction.shape)
+        moved_bytes = operand_bytes[instruction.name] + shape_bytes(instruction.shape)
         work = _believed(instruction, estimate, measured, device)
         inside = list(_called(instruction, module))
         most = _slowest_transpose_seconds(inside, moved_bytes, device)
@@ -127,7 +127,7 @@ def _believed(
         elif model in estimate.seconds:
             return estimate.seconds[model]
     # Plain copies have no estimate: they read and write their result's bytes.
-    moved = 2 * _shape_bytes(instruction.shape) if instruction.opcode == "copy" else 0
+    moved = 2 * shape_bytes(instruction.shape) if instruction.opcode == "copy" else 0
     return moved / (device.hbm_bytes_per_s * device.memory_efficiency)
 
 
@@ -137,7 +137,7 @@ def _operand_bytes(module: Module) -> Mapping[str, int]:
     for computation in module.computations.values():
         shapes = {i.id: i.shape for i in computation.instructions}
         for instruction in computation.instructions:
-            n_bytes[instruction.name] = sum(_shape_bytes(shapes[o]) for o in instruction.operands)
+            n_bytes[instruction.name] = sum(shape_bytes(shapes[o]) for o in instruction.operands)
     return n_bytes
 
 
@@ -246,14 +246,14 @@ def _slowest_sum_seconds(
         return inf
     blocks = max(max(row_bytes for _, row_bytes in sums) / numbers.column_block_bytes, 1.0)
     read = _read_bytes(computations[0])
-    written = _shape_bytes(instruction.shape)
+    written = shape_bytes(instruction.shape)
     return (read + written) / (blocks * numbers.column_block_bytes_per_s)
 
 
-def _shape_bytes(shape: Shape) -> int:
+def shape_bytes(shape: Shape) -> int:
     """Bytes of an array, or of all in a tuple."""
     if shape.elements:
-        return sum(map(_shape_bytes, shape.elements))
+        return sum(map(shape_bytes, shape.elements))
     return prod(shape.dims) * DTYPE_BITS[shape.dtype] // 8
 
 
@@ -289,5 +289,5 @@ def _read_bytes(computation: Computation) -> int:
                 user.opcode in SLICES and user.operands[0] == parameter.id for user in users
             )
             parts = [user.shape for user in users] if is_sliced else [parameter.shape]
-            total += sum(map(_shape_bytes, parts))
+            total += sum(map(shape_bytes, parts))
     return total

@@ -8,6 +8,7 @@ beside the kernels between its start and its done, loops by their trips. What an
                     (`automap.verify.gpu_kernels`)
     permute         the messages of the busiest link on their ways (`automap.topology.link_loads`)
     collective      the cost model's, measured where there are measurements (`automap.cost`)
+    copy            of the host's memory: its bytes by the host's link, each direction by itself
 
 Links of a slice are held one by one, in each direction on its own: a permute holds those on its
 ways, where the order of the plan's devices has them, so that the two directions of a ring of
@@ -30,7 +31,7 @@ from automap.topology.link_loads import Permutation, links_on, permutation
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.topology.spans import spans
-from automap.verify.gpu_kernels import gpu_kernel_seconds
+from automap.verify.gpu_kernels import gpu_kernel_seconds, shape_bytes
 from automap.verify.groups import OTHER_DEVICES, joined_axes
 from hlo_tools.compiled.collectives import CompiledCollective, compiled_collectives
 from hlo_tools.compiled.estimates import read_cycles, read_estimates
@@ -45,12 +46,13 @@ from hlo_tools.compiled.replay import (
 )
 from hlo_tools.errors import HloError
 from hlo_tools.graph import flatten
-from hlo_tools.module import Computation, Groups, Instruction, Module
-from hlo_tools.opcodes import JOINS_DEVICES
+from hlo_tools.module import HOST_SPACE, Computation, Groups, Instruction, Module
+from hlo_tools.opcodes import DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, JOINS_DEVICES
 from hlo_tools.read.proto import decode_module
 
 
 _PRICED: Final = frozenset(kind.value for kind in CollectiveKind)
+_COPIES: Final = frozenset({"fusion", "copy", "copy-start", DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE})
 _GPU_COLLECTIVES: Final = "stream of collectives"
 CLOCK_HZ: Final[Mapping[str, float]] = {
     "v4": 275e12 / (8 * 2 * 128**2),
@@ -115,8 +117,11 @@ def _opcodes(instruction: Instruction, module: Module) -> Iterator[str]:
 def _price_list(data: bytes, module: Module, laid: "_LaidMesh") -> Price:
     kernel = kernel_prices(data, module, laid.topology)
     transfers = _transfers(module, laid)
+    copies = _host_copies(module, laid.topology.device.host_bytes_per_s)
 
     def price(instruction: Instruction) -> Cost:
+        if instruction.name in copies:
+            return copies[instruction.name]
         moved = transfers.get(instruction.name, Cost())
         # A collective by itself is no kernel, whatever the compiler's estimate of it.
         is_kernel = instruction.opcode == "fusion" or not moved.transfers
@@ -148,6 +153,30 @@ def kernel_prices(
         )
     cycles, clock_hz = read_cycles(data), CLOCK_HZ[topology.device.name]
     return lambda instruction: cycles.get(instruction.name, 0) / clock_hz
+
+
+def _host_copies(module: Module, host_bytes_per_s: float) -> Mapping[str, Cost]:
+    """What each instruction copies to or from the host's memory, by its name: of a stack there the
+    part that it writes or reads. Nothing where the host has no link.
+    """
+    costs = {}
+    for computation in module.computations.values() if host_bytes_per_s else ():
+        shape = {i.id: i.shape for i in computation.instructions}
+        for instruction in computation.instructions:
+            made, *rest = instruction.shape.elements or (instruction.shape,)
+            if instruction.opcode not in _COPIES:
+                continue
+            # The start of a copy makes (what it writes, what it reads, its state).
+            is_start = instruction.opcode == "copy-start"
+            given = rest[:1] if is_start else [shape[number] for number in instruction.operands]
+            moved = [s for s in given if s.memory_space != made.memory_space]
+            if moved:
+                is_stored = made.memory_space == HOST_SPACE
+                n_bytes = max(map(shape_bytes, moved)) if is_stored else shape_bytes(made)
+                link = "to the host" if is_stored else "from the host"
+                transfer = Transfer(n_bytes / host_bytes_per_s, frozenset({link}))
+                costs[instruction.name] = Cost(transfers=(transfer,))
+    return costs
 
 
 @dataclass(frozen=True, slots=True)

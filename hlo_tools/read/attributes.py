@@ -73,7 +73,7 @@ _OTHER_FIELDS = (
     "batch_group_count",
 )
 
-_CALL_FIELDS = (*_OTHER_FIELDS, "backend_config")
+_CALL_FIELDS = (*_OTHER_FIELDS, "backend_config", "frontend_attributes")
 
 _Spans = list[tuple[int, int]]
 # A damaged size must not become an array that fills the memory.
@@ -160,6 +160,12 @@ def _attention_mask(backend_config: bytes) -> AttentionMask | None:
         return None
 
 
+def _memory(frontend_attributes: bytes) -> str:
+    """The memory that a call puts its result in, as "pinned_host"; "" if it names none."""
+    pairs = schema.FRONTEND_ATTRIBUTES.parse(frontend_attributes).map if frontend_attributes else ()
+    return next((text(p.value) for p in pairs if p.key == b"_xla_buffer_placement"), "")
+
+
 # A field of the proto -> the attributes it makes.
 _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "backend_config": lambda raw: {
@@ -174,6 +180,7 @@ _READERS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "dot": lambda raw: {"dot": _record(DotDims, schema.DOT.parse(raw))},
     "feature_group_count": lambda count: {"feature_group_count": count or 1},
     "fft_length": lambda dims: {"fft_length": dims},
+    "frontend_attributes": lambda raw: {"memory": _memory(raw)},
     "gather": lambda raw: {"gather": _record(GatherDims, schema.GATHER.parse(raw))},
     "gather_slice_sizes": lambda sizes: {"gather_slice_sizes": sizes},
     "padding": lambda raw: {"padding": _padding(raw)},

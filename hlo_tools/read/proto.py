@@ -13,7 +13,15 @@ from typing import Any
 from hlo_tools.collector import collector_paused
 from hlo_tools.errors import FileError, HloError
 from hlo_tools.files import MOST_PROGRAM_BYTES, is_gzip, unzipped
-from hlo_tools.module import NO_ATTRIBUTES, Attributes, Computation, Instruction, Module, Shape
+from hlo_tools.module import (
+    HOST_SPACE,
+    NO_ATTRIBUTES,
+    Attributes,
+    Computation,
+    Instruction,
+    Module,
+    Shape,
+)
 from hlo_tools.opcodes import COMBINES, PLAIN
 from hlo_tools.read import schema
 from hlo_tools.read.attributes import AttributeReader
@@ -184,7 +192,10 @@ def _shape(message: Any) -> Shape:
             f"impossible dimensions {dims[:8]}, {len(dims)} in all; allowed: {_MAX_RANK} of at "
             f"least 0, with up to {_MAX_ELEMENTS} elements; dynamic shapes are not supported"
         )
-    return Shape(dtype, dims, tuple(map(_shape, message.tuple_shapes)))
+    elements = tuple(map(_shape, message.tuple_shapes))
+    # Other memories of a device are the compiler's affair.
+    space = HOST_SPACE if message.layout.memory_space == HOST_SPACE else 0
+    return Shape(dtype, dims, elements, space)
 
 
 def _in_program_order(instructions: list[Instruction]) -> tuple[Instruction, ...]:

@@ -9,7 +9,9 @@ what is in them is the message of that name. Of a sharding only its presence is 
 from hlo_tools.read.messages import Message
 
 
-SHAPE = Message(element_type=(2, int), dimensions=(3, [int]))
+SHAPE = Message(
+    element_type=(2, int), dimensions=(3, [int]), layout=(5, Message(memory_space=(8, int)))
+)
 SHAPE.fields["tuple_shapes"] = (4, [SHAPE])
 
 DOT = Message(
@@ -82,6 +84,9 @@ _AXIS = Message(axis=(1, int), part=(2, _AXIS_PART))
 _MESH_AXES = Message(mesh=(1, _MESH), axes=(2, [_AXIS]))
 _PAIR = Message(source=(1, int), target=(2, int))
 
+# A map of protobuf is a list of pairs.
+FRONTEND_ATTRIBUTES = Message(map=(1, [Message(key=(1, bytes), value=(2, bytes))]))
+
 INSTRUCTION = Message(
     name=(1, bytes),
     opcode=(2, bytes),
@@ -113,6 +118,7 @@ INSTRUCTION = Message(
     source_target_pairs=(52, [_PAIR]),
     batch_group_count=(58, int),
     comparison_direction=(63, bytes),
+    frontend_attributes=(68, bytes),
     device_list=(87, _DEVICE_LIST),
     ragged_dot=(90, bytes),
     iota_groups=(92, _IOTA),
@@ -124,7 +130,7 @@ _COMPUTATION = Message(
 )
 _ALIAS = Message(output_shape_index=(1, [int]), parameter_number=(2, int))
 _DONOR = Message(parameter_number=(1, int))
-# A map of protobuf is a list of pairs. In compiled programs instructions stand in another order
+# A map again. In compiled programs instructions stand in another order
 # than they run in: operands before users in the proto, as they run in the schedule.
 _SEQUENCE = Message(computation_id=(1, int), sequence=(2, Message(instruction_ids=(1, [int]))))
 MODULE = Message(

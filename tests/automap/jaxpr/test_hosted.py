@@ -15,10 +15,11 @@ import automap
 from automap.config import read_options
 from automap.cost.hosted import movable_leaves
 from automap.jaxpr.blocks import block_groups
-from automap.plan.levers import LeversRecord, WithoutLeversRecord
-from automap.planner.levers import find_with_levers, levered_workload
+from automap.plan.levers import CARRY, LeversRecord, WithoutLeversRecord
+from automap.planner.levers import find_with_levers
+from automap.planner.rebuild import levered_workload
 from automap.planner.records import build_plan
-from automap.planner.remat import keep_nothing, remat_records
+from automap.planner.remat import KeptValues, keep_all, keep_nothing, remat_records
 from automap.planner.sharding import find
 from automap.program.trace import trace_step
 from automap.runtime.meshes import check_has_host_memory
@@ -91,6 +92,38 @@ def _plans(step, args, others):
     kept = _levers(offload=paths) if levers is None else replace(levers, offload=paths)
     plans = [build_plan(replace(outcome, levers=each)) for each in (levers, kept)]
     return [automap.Plan.from_json(plan.to_json()) for plan in plans]
+
+
+def _hosted_values(groups):
+    """All that loops stack, their carries too, in the host's memory."""
+    kept = keep_all(groups)
+    hosted = {
+        number: group.residuals | {(CARRY, n) for n in range(len(group.blocks[0].carries))}
+        for number, group in enumerate(groups)
+        if group.blocks[0].kind == "scan"
+    }
+    return remat_records(groups, KeptValues(kept.kept, hosted))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt", "t5", "moe"])
+def test_the_same_numbers_with_kept_values_in_host_memory(name):
+    module = importlib.import_module(f"models.{name}")
+    step, args = getattr(module, f"{name}_tiny")(layers="scanned")
+    state = module.init(replace(module.TINY, layers="scanned"), jax.random.key(0))
+    workload = trace_step(step, args, platform="cpu")
+    plain = find(workload, get_topology("local"), PRESET)
+    records = _hosted_values(block_groups(workload.reemitter.flat))
+    assert records
+    levers = _levers(remat=records)
+    kept = find(levered_workload(workload, levers, "cpu"), get_topology("local"), PRESET)
+    assert "<host>" in str(kept.workload.call.jaxpr)
+    plans = [build_plan(plain), build_plan(replace(kept, levers=levers))]
+    plans = [automap.Plan.from_json(plan.to_json()) for plan in plans]
+    batch = random_batch(args[1], 0)
+    expected, got = (_run(plan, step, (state, batch)) for plan in plans)
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(jax.device_get(a), jax.device_get(b), rtol=2e-4, atol=5e-5)
 
 
 def _run(plan, step, args):

@@ -1,5 +1,6 @@
 """A step that computes values again computes what the step computes, and keeps less."""
 
+from dataclasses import replace
 from functools import cache
 
 import jax
@@ -147,6 +148,49 @@ def test_numbers_are_those_of_the_step(loss, rule):
     changed = rematerialized(flat, _kept_by(RULES[rule], block_groups(flat)))
     for got, expected in zip(_run(changed, leaves), _expected(loss), strict=True):
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
+
+
+def _hosted(rule, groups):
+    """Choices that keep what a rule says, and have all of it that a loop stacks in the host's
+    memory, its carries too.
+    """
+    return [
+        replace(choice, hosted=choice.kept | set(choice.block.carries))
+        for choice in _kept_by(rule, groups)
+        if choice.block.outer is not None
+    ]
+
+
+HOSTED = [("scanned", "nothing"), ("scanned", "products"), ("scanned", "every third")]
+HOSTED += [("reverse", "products"), ("accumulated", "every third"), ("dropout", "every third")]
+
+
+@pytest.mark.parametrize(
+    ("loss", "rule"),
+    [
+        pytest.param(*case, marks=() if case[1] == "products" else pytest.mark.slow)
+        for case in HOSTED
+    ],
+)
+def test_numbers_are_those_of_the_step_with_values_in_host_memory(loss, rule):
+    flat, _, leaves = _traced(loss)
+    floats = [
+        replace(c, hosted=frozenset(v for v in c.hosted if v.aval.dtype == jnp.float32))
+        for c in _hosted(RULES[rule], block_groups(flat))
+    ]
+    changed = rematerialized(flat, floats)
+    assert "<host>" in str(changed)
+    for got, expected in zip(_run(changed, leaves), _expected(loss), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
+
+
+def test_a_hosted_carry_is_brought_back_once_a_trip():
+    flat, _, _ = _traced("scanned")
+    changed = rematerialized(flat, _hosted(RULES["nothing"], block_groups(flat)))
+    moves = [e.eqn for e in equations(flatten(changed, {})) if e.eqn.primitive.name == "device_put"]
+    # The carry of each trip, there and back.
+    assert len(moves) == 2
+    assert {eqn.invars[0].aval.shape for eqn in moves} == {(BATCH, WIDTH)}
 
 
 def _again(jaxpr):

@@ -11,7 +11,14 @@ from automap.errors import PlanError
 from automap.plan.codec import decode, encode
 from automap.plan.diff import differences
 from automap.plan.explain import overview
-from automap.plan.levers import KeptRecord, LeversRecord, RematRecord, WithoutLeversRecord
+from automap.plan.levers import (
+    CARRY,
+    KeptRecord,
+    LeversRecord,
+    RematRecord,
+    WithoutLeversRecord,
+    levers_lines,
+)
 from automap.plan.record import PlanRecord
 
 
@@ -48,6 +55,24 @@ def test_records_are_read_back_as_they_were(kind, blocks, places, microbatches):
     assert [k.place for k in kept] == places
 
 
+def test_what_waits_in_host_memory_is_read_back_and_said():
+    kept = (
+        KeptRecord(at="carry:1", value="carry float32[8,64]", memory="host"),
+        KeptRecord(at="3:out0", value="dot_general float32[8,64]", memory="host"),
+        KeptRecord(at="4:out0", value="tanh float32[8,64]"),
+    )
+    group = RematRecord(kind="scan", blocks=("12.b0.0",), equations=28, kept=kept)
+    levers = replace(LEVERS, remat=(group,))
+    assert decode(LeversRecord, json.loads(json.dumps(encode(levers))), "levers") == levers
+    assert [k.place for k in kept] == [(CARRY, 1), (3, 0), (4, 0)]
+    lines = "\n".join(levers_lines(levers))
+    assert "kept tanh float32[8,64]\n" in lines
+    assert (
+        "in host memory until the backward pass: carry float32[8,64], dot_general float32[8,64]"
+        in lines
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -60,6 +85,10 @@ def test_records_are_read_back_as_they_were(kind, blocks, places, microbatches):
         (("remat", 0, "equations"), 3, "kept[0].at: got '3:out0'"),
         (("remat", 0, "kept", 0, "at"), "3", "<n>:out<j>"),
         (("remat", 0, "kept", 0, "at"), "-1:out0", "<n>:out<j>"),
+        (("remat", 0, "kept", 0, "at"), "carry:out0", "<n>:out<j>"),
+        (("remat", 0, "kept", 0, "at"), "carry:0", "carries are on the device in any case"),
+        (("remat", 0, "kept", 0, "memory"), "disk", "device | host"),
+        (("remat", 0, "kept", 0, "memory"), "host", "only what a loop stacks"),
         (("microbatches",), 0, "levers.microbatches: got 0"),
         (("microbatches",), 2.5, "levers.microbatches: got"),
         (("recompute_seconds",), -1.0, "levers.recompute_seconds: got"),

@@ -15,7 +15,8 @@ from automap.config import read_options
 from automap.errors import InfeasiblePlanError, InputError, NotSeparableError
 from automap.jaxpr.blocks import block_groups
 from automap.plan.levers import LeversRecord, WithoutLeversRecord
-from automap.planner.levers import find_with_levers, levered_workload
+from automap.planner.levers import find_with_levers
+from automap.planner.rebuild import levered_workload
 from automap.planner.records import build_plan
 from automap.planner.remat import keep_nothing, keep_products, remat_records
 from automap.planner.sharding import find

@@ -11,7 +11,7 @@ from automap.api.plan import Plan
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError, TopologyError
 from automap.plan.levers import LeversRecord, WithoutLeversRecord
-from automap.planner.levers import levered_workload
+from automap.planner.rebuild import levered_workload
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload

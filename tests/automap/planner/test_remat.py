@@ -10,14 +10,15 @@ import numpy as np
 
 from automap.jaxpr.blocks import block_groups
 from automap.jaxpr.flatten import flatten
+from automap.plan.levers import CARRY
 from automap.planner.remat import (
-    BlockPrices,
     keep_all,
     keep_nothing,
     keep_within,
     kept_bytes,
     remat_records,
 )
+from automap.planner.remat_prices import BlockPrices
 
 
 def _loss(params, x):
@@ -96,9 +97,80 @@ def test_the_choice_is_that_of_all_choices(seed, share):
         for kept in itertools.combinations(candidates, count)
         if group.runs * sum(prices.value_bytes[p] for p in kept) <= budget
     )
-    (chosen,) = keep_within([prices], budget).values()
-    assert kept_bytes([prices], {0: chosen}) <= budget * (1 + 1e-9)
+    choice = keep_within([prices], budget)
+    (chosen,) = choice.kept.values()
+    assert kept_bytes([prices], choice) <= budget * (1 + 1e-9) and not choice.hosted
     np.testing.assert_allclose(_Priced(prices).seconds(chosen), best, rtol=1e-3)
+
+
+def _scanned_groups():
+    def loss(params, x):
+        def layer(x, p):
+            y = jnp.tanh(x @ p["a"])
+            return x + (y * jnp.sin(y)) @ p["b"], None
+
+        return (jax.lax.scan(layer, x, params)[0] ** 2).mean()
+
+    params = {"a": jnp.ones((3, 4, 4)), "b": jnp.ones((3, 4, 4))}
+    jaxpr = jax.jit(jax.value_and_grad(loss)).trace(params, jnp.ones((2, 4))).jaxpr
+    return block_groups(flatten(jaxpr, {}))
+
+
+LOOP = max(_scanned_groups(), key=lambda g: g.runs)
+
+
+def _loop_seconds(prices, kept, hosted, link):
+    """Seconds of a loop that keeps some values, some of them in host memory, carries at -1; inf if
+    what is read of a carry is nowhere.
+    """
+    group, priced = prices.group, _Priced(prices)
+    places = {CARRY: 0.0} | {p: sum(prices.seconds[: p[0] + 1]) for p in prices.value_bytes}
+    sizes = dict(prices.value_bytes) | {CARRY: next(iter(prices.carries.values()))}
+    order = sorted(hosted, key=lambda p: (CARRY, 0) if p == CARRY else p)
+    seconds = priced.seconds(frozenset(p for p in kept | hosted if p != CARRY))
+    seconds -= group.runs * prices.stack_seconds * sum(sizes[p] for p in hosted if p != CARRY)
+    late = 0.0
+    for index, place in enumerate(order):
+        left = sum(sizes[p] for p in order[index:]) / link
+        late = max(late, places[place] + left - sum(prices.seconds))
+    return seconds + group.runs * (sum(sizes[p] for p in hosted) / link + late)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0.0, 1.0))
+def test_the_choice_with_host_memory_is_that_of_all_choices(seed, share):
+    rng = np.random.default_rng(seed)
+    block = LOOP.blocks[0]
+    prices = BlockPrices(
+        LOOP,
+        rng.integers(1, 9, len(block.equations)).astype(float).tolist(),
+        {place: float(rng.integers(1, 9)) for place in block.number.values()},
+        {block.carries[0]: float(rng.integers(1, 9))},
+        0.5,
+    )
+    link = float(rng.choice([0.5, 2.0, 20.0]))
+    # The loop's input is read by whatever is computed again, so it is stacked in any case.
+    candidates = [*_candidates(prices), CARRY]
+    sizes = dict(prices.value_bytes) | {CARRY: next(iter(prices.carries.values()))}
+    assert 4 < len(candidates) < 9
+    budget = share * LOOP.runs * sum(sizes[p] for p in candidates)
+    best = min(
+        (
+            _loop_seconds(prices, kept, hosted, link)
+            for choice in itertools.product("-kh", repeat=len(candidates))
+            for kept in [{p for p, c in zip(candidates, choice) if c == "k"}]
+            for hosted in [{p for p, c in zip(candidates, choice) if c == "h"}]
+            if CARRY in kept | hosted and LOOP.runs * sum(sizes[p] for p in kept) <= budget
+        ),
+        default=None,
+    )
+    choice = keep_within([prices], budget, link)
+    assert best is not None
+    hosted = {CARRY if p[0] == CARRY else p for p in choice.hosted.get(0, ())}
+    kept = set(choice.kept[0]) - hosted
+    assert kept_bytes([prices], choice) <= budget * (1 + 1e-9)
+    got = _loop_seconds(prices, kept, hosted, link)
+    np.testing.assert_allclose(got, best, rtol=1e-3)
 
 
 def test_what_keeps_all_changes_nothing():

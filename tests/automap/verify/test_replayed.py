@@ -341,3 +341,41 @@ def test_a_collective_without_a_price_is_named():
     )
     with pytest.raises(HloError, match="sent: nothing is known of .* a collective-broadcast"):
         replayed_step(_program(entry), get_topology("v5e:2x4"), MESH)
+
+
+COPIES = """
+%part (p: f32[8,1024,1024], q: s32[]) -> f32[1,1024,1024] {{
+  %p = f32[8,1024,1024]{{2,1,0:S(5)}} parameter(0)
+  %q = s32[] parameter(1)
+  %nought = s32[] constant(0)
+  ROOT %slice = f32[1,1024,1024] dynamic-slice(%p, %q, %nought, %nought),
+    dynamic_slice_sizes={{1,1024,1024}}
+}}
+ENTRY %main (x: f32[8,1024,1024], i: s32[]) -> f32[1024,1024] {{
+  %x = f32[8,1024,1024]{{2,1,0:S(5)}} parameter(0)
+  %i = s32[] parameter(1)
+  %load = f32[1,1024,1024]{{2,1,0}} fusion(%x, %i), kind=kCustom, calls=%part
+  %back = (f32[1,1024,1024]{{2,1,0:S(5)}}, f32[1,1024,1024]{{2,1,0}}, u32[]) copy-start(%load)
+  %row = f32[1024,1024] bitcast(%load)
+  %work = f32[1024,1024] fusion(%row), kind=kLoop, calls=%same4, backend_config={config}
+  %done = f32[1,1024,1024]{{2,1,0:S(5)}} copy-done(%back)
+  ROOT %out = f32[1024,1024] bitcast(%work)
+}}
+"""
+SAME = """
+%same4 (s: f32[1024,1024]) -> f32[1024,1024] {
+  %s = f32[1024,1024] parameter(0)
+  ROOT %e = f32[1024,1024] exponential(%s)
+}
+"""
+
+
+def test_copies_of_host_memory_take_the_hosts_link():
+    topology = get_topology("8xh100")
+    link = 4 * 1024**2 / topology.device.host_bytes_per_s
+    data = _program(COPIES.format(config=_gpu_config("__fusion", oldest=10)), SAME)
+    step = replayed_step(data, topology, MESH)
+    # A part of the stack comes in, and goes out again beside the kernel.
+    assert step.transfer_seconds == pytest.approx(2 * link)
+    assert step.seconds == pytest.approx(link + max(link, step.kernel_seconds))
+    assert step.kernel_seconds < link

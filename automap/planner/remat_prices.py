@@ -1,0 +1,141 @@
+"""Seconds and bytes of the equations and values of a step's blocks, under one plan of it.
+
+A block stands for all of its group, so each equation has the seconds of one run of one block, and
+each value the bytes of it on one device (`automap.planner.remat` chooses by them).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jax.extend import core
+import numpy as np
+
+from automap.cost.evaluate import Evaluator
+from automap.jaxpr.again import COMPUTED_AGAIN
+from automap.jaxpr.blocks import Block, BlockGroup, n_bytes
+from automap.jaxpr.sites import parse_site
+from automap.program.trace import Workload
+from automap.space.point import SplitClasses
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Seconds of a step's equations and parts of its values, under one plan of it."""
+
+    workload: Workload
+    evaluator: Evaluator
+    split_classes: SplitClasses
+
+    @cached_property
+    def seconds(self) -> Mapping[str, float]:
+        """Of one run of the equation at a site: of its kernels, and of collectives beside it."""
+        problem, tables = self.workload.problem, self.evaluator.tables
+        priced = self.evaluator.price_point(self.split_classes)
+        seconds: dict[str, float] = defaultdict(float)
+        for kernel, row in zip(tables.program.kernels, tables.program.row_of_kernel, strict=True):
+            site = parse_site(problem.graph.ops[kernel.op].op_name)
+            if site is not None:
+                seconds[site] += float(priced.kernel_seconds[row])
+        for edges, on_operand in ((tables.operands, True), (tables.results, False)):
+            here = priced.collectives.on_operand == on_operand
+            by_edge = np.bincount(
+                priced.collectives.edge[here],
+                weights=priced.collective_seconds[here],
+                minlength=len(edges.count),
+            )
+            for row, _, op, sums, moves in edges.incidences.tolist():
+                trips = max(problem.graph.ops[op].trip_count, 1)
+                site = parse_site(problem.graph.ops[op].op_name)
+                if site is not None and by_edge[row]:
+                    seconds[site] += float(by_edge[row]) * max(sums, moves) / trips
+        return seconds
+
+    @cached_property
+    def recompute_seconds(self) -> float:
+        """Of a step, of all kernels that compute something again, the user's own
+        `jax.checkpoint` included.
+        """
+        ops, tables = self.workload.problem.graph.ops, self.evaluator.tables
+        seconds = self.evaluator.price_point(self.split_classes).kernel_seconds
+        rows = zip(tables.program.kernels, tables.program.row_of_kernel, strict=True)
+        return sum(
+            float(seconds[row]) * ops[kernel.op].trip_count
+            for kernel, row in rows
+            if COMPUTED_AGAIN in ops[kernel.op].op_name
+        )
+
+    @property
+    def host_bytes(self) -> int:
+        """On a device, of what is in its host's memory."""
+        sharding, copies = (
+            self.evaluator.price_point(self.split_classes).sharding,
+            self.evaluator.tables.host_copies,
+        )
+        kept = 0.0 if copies is None else copies.stored_bytes(sharding)
+        return round(float(self.evaluator.hosted_bytes(sharding).sum()) + kept)
+
+    @cached_property
+    def parts(self) -> Mapping[tuple[str, tuple[int, ...]], float]:
+        """In how many parts the result of a shape is split that the equation at a site makes."""
+        problem, tables = self.workload.problem, self.evaluator.tables
+        sharding = self.evaluator.price_point(self.split_classes).sharding
+        sizes = np.array(sharding.sizes)
+        by_row = np.where(sharding.dim_of_axis >= 0, sizes, 1).prod(axis=1)
+        parts: dict[tuple[str, tuple[int, ...]], float] = {}
+        rows = tables.row_of_value.tolist()
+        for op in problem.graph.ops:
+            site = parse_site(op.op_name)
+            if site is None:
+                continue
+            for value in op.outputs:
+                parts[site, problem.graph.values[value].dims] = float(by_row[rows[value]])
+        return parts
+
+
+@dataclass(frozen=True)
+class BlockPrices:
+    """One group with the prices of its equations and values; `carries` are those of a loop that it
+    reads, with their bytes, `stack_seconds` those of a byte that is stacked.
+    """
+
+    group: BlockGroup
+    seconds: Sequence[float]
+    value_bytes: Mapping[tuple[int, int], float]
+    carries: Mapping[Any, float]
+    stack_seconds: float = 0.0
+
+    @classmethod
+    def priced(cls, group: BlockGroup, prices: Prices) -> "BlockPrices":
+        """The prices of the group's middle block, which stands for all."""
+        block = group.blocks[len(group.blocks) // 2]
+        values, parts = {}, prices.parts
+        for var, place in block.number.items():
+            shape = tuple(getattr(var.aval, "shape", ()))
+            site = block.equations[place[0]].path
+            values[place] = n_bytes(var) / parts.get((site, shape), 1.0)
+        seconds = [prices.seconds.get(e.path, 0.0) for e in block.equations]
+        device = prices.evaluator.topology.device
+        stacked = 2.0 / (device.hbm_bytes_per_s * device.memory_efficiency)
+        carries = dict(_carries(block, values))
+        return cls(group, seconds, values, carries, 0.0 if block.outer is None else stacked)
+
+    @property
+    def block(self) -> Block:
+        """The block that stands for all."""
+        return self.group.blocks[len(self.group.blocks) // 2]
+
+
+def _carries(
+    block: Block, value_bytes: Mapping[tuple[int, int], float]
+) -> Iterable[tuple[Any, float]]:
+    """Carries of a loop, with the bytes that the next trip's have."""
+    if block.outer is None:
+        return
+    flat = block.home.flat
+    carried = len(block.carries)
+    for var, out in zip(block.carries, flat.outvars[:carried], strict=True):
+        made = None if isinstance(out, core.Literal) else block.number.get(out)
+        yield var, float(n_bytes(var)) if made is None else value_bytes[made]
