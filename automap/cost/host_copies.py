@@ -64,8 +64,12 @@ def host_copies(
     row_of_value: np.ndarray,
     position: np.ndarray,
     n_bytes: Sequence[int],
-) -> HostCopies:
-    """The copies of a step, whose kernels have rows, at a `position` [ops] in the schedule."""
+) -> HostCopies | None:
+    """The copies of a step, whose kernels have rows, at a `position` [ops] in the schedule; None if
+    it makes none.
+    """
+    if not host.stores:
+        return None
     graph = problem.graph
     n_rows = max(row_of_kernel, default=-1) + 1
     first_reader = _first_readers(kernels, position)

@@ -41,7 +41,7 @@ from automap.cost.stored_shapes import Stored, StoredShapes, stored_shapes
 from automap.cost.traffic import Collectives, collectives
 from automap.program.problem import Problem
 from automap.topology.model import Platform
-from hlo_tools.analyses.host_memory import host_memory
+from hlo_tools.analyses.host_memory import HostMemory, host_memory
 from hlo_tools.analyses.kernels import Access, Kernel, kernels
 from hlo_tools.analyses.liveness import Buffers, Places, buffers, narrow_values, stored_bytes
 from hlo_tools.graph import Graph
@@ -110,12 +110,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         loop_messages=backend.loop_messages,
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
-    host = host_memory(graph)
-    # A device has nothing of what is in its host's memory.
-    n_bytes = [
-        0 if value in host.values else size
-        for value, size in enumerate(stored_bytes(graph, narrow))
-    ]
+    n_bytes = _bytes_on_device(graph, narrow, host := host_memory(graph))
     kernel_list = _with_copies(
         graph,
         written_fills(
@@ -154,17 +149,17 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
         ),
         program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
         host_copies=host_copies(
-            problem,
-            host,
-            kernel_list,
-            row_of_kernel,
-            row_of_value,
-            live.position_of_op,
-            n_bytes,
-        )
-        if host.stores
-        else None,
+            problem, host, kernel_list, row_of_kernel, row_of_value, live.position_of_op, n_bytes
+        ),
     )
+
+
+def _bytes_on_device(graph: Graph, narrow: Sequence[bool], host: HostMemory) -> list[int]:
+    """Bytes of each (unsharded) value in memory; of what is in the host's a device has nothing."""
+    return [
+        0 if value in host.values else size
+        for value, size in enumerate(stored_bytes(graph, narrow))
+    ]
 
 
 def _with_copies(

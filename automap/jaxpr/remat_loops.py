@@ -221,7 +221,7 @@ class _BackwardBody:
         )
 
 
-def _moved(var: Any, space: memory.Space) -> Any:
+def _moved(var: Any, space: Any) -> Any:
     """The equation that makes a variable's copy in a memory, a variable of its own."""
     traced = jax.make_jaxpr(lambda x: jax.device_put(x, space))(weak_shape(var.aval))
     (eqn,) = open_jaxpr(traced)[0].eqns

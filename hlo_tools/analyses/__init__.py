@@ -15,6 +15,7 @@
                                   kernel reads
 `hlo_tools.analyses.linkage`      linkage groups: the (value, dimension) nodes that one
                                   decision forces together
+`hlo_tools.analyses.host_memory`  what is in the host's memory, and what brings it there and back
 `hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves, and
                                   which float32 values are kept as bfloat16
 `hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward

@@ -1,5 +1,6 @@
 """Edges: every place where a tensor meets an operation, folded to distinct rows.
 
+`automap.cost.edges.loops`  the loop that each operation is in, and messages within its trips
 `automap.cost.edges.sums`   sums that backends do not reduce where the plan makes them
 """
 

@@ -234,8 +234,7 @@ def test_the_fastest_and_the_searchs_own_and_the_best_preset_are_compiled_first(
     )
     steps = [row.predicted_seconds for row in plan.refined.compiled]
     fastest = context.best_candidates(1)[0]
-    first = [c.estimate.step_seconds for c in (fastest, own, presets[0])]
-    first = list(dict.fromkeys(first))
+    first = list(dict.fromkeys(c.estimate.step_seconds for c in (fastest, own, presets[0])))
     assert steps[: len(first)] == first and len(first) >= 2
 
 
