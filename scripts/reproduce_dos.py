@@ -49,7 +49,7 @@ INCEPTION = "inception:inception_v3_forward"
 # Device -> its name in the catalogue.
 DEVICES = {"TITAN Xp": "1xtitan-xp", "V100": "1xv100", "RTX 2080 Ti": "1x2080ti"}
 BATCHES = (1, 8, 16)
-MATRIX_BATCHES = (1, 16, 128)
+MATRIX_BATCHES = (1, 8, 16, 128)
 # Of section 5.7.
 RANDOM_SCHEDULES = 100
 

@@ -15,8 +15,9 @@ Groups at once are a call each, with a barrier behind all          -> in: `concu
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax
 from jax import lax
@@ -31,6 +32,8 @@ from automap.jaxpr.flatten import Equation
 
 _CONVOLUTION = "conv_general_dilated"
 _DOT = "dot_general"
+
+_Packing = Literal["beside", "flat"]
 
 
 def merged_equations(eqns: Sequence[Any]) -> Iterator[Any]:
@@ -97,8 +100,15 @@ def concurrent_equations(
     yield from _spliced(jaxpr, operands, outvars, bodies[0][0])
 
 
-def _is_packed(shapes: Sequence[Any]) -> bool:
-    return len(shapes) > 1 and len({shape.dtype for shape in shapes}) == 1
+def _packing(shapes: Sequence[Any]) -> _Packing | None:
+    """How several results are one array: beside each other along their last dimension, which is
+    where they stand in memory anyway if that is the major one, else as flat lists; None for others.
+    """
+    if len(shapes) < 2 or len({shape.dtype for shape in shapes}) > 1:
+        return None
+    leading = {shape.shape[:-1] for shape in shapes}
+    is_beside = len(leading) == 1 and all(shape.shape for shape in shapes)
+    return "beside" if is_beside else "flat"
 
 
 def _one_result(run: Callable[..., Any], shapes: Sequence[Any]) -> Callable[..., Any]:
@@ -106,17 +116,34 @@ def _one_result(run: Callable[..., Any], shapes: Sequence[Any]) -> Callable[...,
     as it has started it: what takes them apart stands right behind, whatever else there is to start
     (seen with jax 0.10.2).
     """
-    if not _is_packed(shapes):
+    packing = _packing(shapes)
+    if packing is None:
         return run
+    if packing == "beside":
+        return lambda *values: [jnp.concatenate(run(*values), axis=-1)]
     return lambda *values: [jnp.concatenate([jnp.ravel(value) for value in run(*values)])]
 
 
 def _cut_apart(values: Sequence[Any], shapes: Sequence[Any]) -> Sequence[Any]:
     """The results of a call as those of its group."""
-    if not _is_packed(shapes):
+    packing = _packing(shapes)
+    if packing is None:
         return values
-    parts = lax.split(values[0], [math.prod(shape.shape) for shape in shapes])
+    if packing == "beside":
+        return _parts(values[0], [shape.shape[-1] for shape in shapes], -1)
+    parts = _parts(values[0], [math.prod(shape.shape) for shape in shapes], 0)
     return [part.reshape(shape.shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _parts(whole: jax.Array, sizes: Sequence[int], axis: int) -> list[jax.Array]:
+    """The parts of an array along a dimension, each cut out by itself: where one is read, nothing
+    is made of the others.
+    """
+    ends = list(accumulate(sizes))
+    return [
+        lax.slice_in_dim(whole, end - size, end, axis=axis)
+        for size, end in zip(sizes, ends, strict=True)
+    ]
 
 
 def has_inner(equation: Equation) -> bool:
@@ -168,7 +195,7 @@ def _merge_dots(eqns: Sequence[Any]) -> Callable[..., Sequence[jax.Array]]:
     def merged(operand: jax.Array, *weights: jax.Array) -> Sequence[jax.Array]:
         beside = jnp.concatenate(weights, axis=free[0])
         result = eqns[0].primitive.bind(operand, beside, **first)
-        return lax.split(result, sizes, axis=result.ndim - 1)
+        return _parts(result, sizes, result.ndim - 1)
 
     return merged
 
@@ -209,7 +236,7 @@ def _merge_convolutions(eqns: Sequence[Any]) -> Callable[..., Sequence[jax.Array
             padded.append(jnp.pad(weight, around))
         beside = jnp.concatenate(padded, axis=out)
         whole = eqns[0].primitive.bind(operand, beside, **rest, padding=tuple(padding))
-        return lax.split(whole, sizes, axis=numbers.out_spec[1])
+        return _parts(whole, sizes, numbers.out_spec[1])
 
     return merged
 

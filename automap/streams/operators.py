@@ -7,7 +7,8 @@ operator   kernels that no schedule takes apart:
            - an elementwise kernel with the operator that alone reads it -> in: `_join_only_readers`
            - a depthwise convolution with the pointwise one that alone reads it, IOS's unit of
              separable convolutions                                      -> in: `_join_only_readers`
-           - all of a loop, of a branch or of a `shard_map`              -> in: `_units`
+           - all of a loop, of a branch, of a `shard_map`, or of one equation of the step, which
+             stands where it stands                                      -> in: `_units`
 
 u is before v if v reads what u writes. Sizes are those of one device (`LocalSizes`).
 """
@@ -115,19 +116,22 @@ def step_operators(
 
 
 def _units(problem: Problem, kernel_list: Sequence[Kernel]) -> list[_Unit]:
-    """A unit for each kernel, but one for each region."""
+    """A unit for each equation's kernels, and one for each region."""
     graph = problem.graph
     region_of_op = graph.outermost_region
     units: list[_Unit] = []
     by_region: dict[int, _Unit] = {}
+    by_site: dict[str, _Unit] = {}
     for kernel in kernel_list:
-        region = region_of_op.get(kernel.op)
-        unit = None if region is None else by_region.get(region)
+        region, site = region_of_op.get(kernel.op), parse_site(graph.ops[kernel.op].op_name)
+        unit = by_site.get(site or "") if region is None else by_region.get(region)
         if unit is None:
             unit = _Unit(kernel.op if region is None else region, [], [])
             units.append(unit)
             if region is not None:
                 by_region[region], unit.is_region = unit, True
+            elif site:
+                by_site[site] = unit
         unit.kernels.append(kernel)
         unit.launched.append(True)
         unit.reads |= {access.value for access in kernel.reads}

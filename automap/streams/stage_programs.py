@@ -64,10 +64,11 @@ class StagePrograms:
             self._emit(order, stage, on_streams=on_streams)
         except PlanError:
             return None
-        emitted = order.done - (self._written - own)
+        emitted = (order.done | order.inside) - (self._written - own)
         # By equation: many lead to the same reader in several ways.
         kept: dict[str, bool] = {}
         results = [var for site in own for var in self._results(site, emitted, own, kept)]
+        order.emit_makers(results)
         inputs = list(dict.fromkeys(free_variables(order.eqns)))
         return new_jaxpr("stage", inputs, results, order.eqns) if results else None
 
@@ -100,6 +101,7 @@ class StagePrograms:
         if stage.together == "merged":
             order.emit_merged([op.site for group in operators for op in group])
         elif on_streams and order.emit_at_once(groups, number=0):
+            order.emit_wanted(site for group in groups for site in group)
             return
         for group in groups:
             for site in group:

@@ -82,6 +82,18 @@ def test_a_loop_is_one_operator():
     assert product.before == {0}
 
 
+def test_the_kernels_of_one_equation_are_one_operator():
+    def step(table, rows, w):
+        # Rows outside of the table are not numbers: a select behind the look-up.
+        return jnp.take(table, rows, axis=0) @ w
+
+    rows = jax.ShapeDtypeStruct((8,), "int32")
+    ops = operators(step, array(32, 16), rows, array(16, 16))
+    assert len({op.site for op in ops}) == len(ops)
+    assert len(ops[0].parts) > 1
+    assert ops[1].before == {0}
+
+
 def test_inception_has_the_kernels_and_blocks_that_the_papers_count():
     step, args = load_target("models.inception:inception_v3_forward", {})
     ops = operators(step, *args)

@@ -16,6 +16,7 @@ from automap.cli import main
 from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InputError, PlanError, PlanWarning, TopologyError
+from automap.jaxpr.staged import StageSites, staged
 from automap.planner.records import sharded_graph
 from automap.planner.sharding import find
 from automap.planner.streams import priced_operators
@@ -119,8 +120,17 @@ def test_a_plan_computes_what_the_step_computes(name):
     args = (state_like(shapes), random_batch(batch, 0))
     # What is merged is cheap to launch on a machine with few SMs and dear launches.
     plan = planned(name, topology="1xh100")
+    expected = step(*args)
     got = plan.jit(step, devices=jax.devices()[:1])(*args)
-    np.testing.assert_allclose(got, step(*args), rtol=2e-4, atol=2e-4)
+    np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4)
+    # With the calls that a GPU has on streams, which a processor runs as they stand.
+    flat = trace_step(step, args, platform="cuda").reemitter.flat
+    stages = [
+        StageSites(tuple(tuple(op.at for op in g) for g in s.groups), s.together == "merged")
+        for s in plan.streams.stages
+    ]
+    (got,) = jax.jit(staged(flat, stages, on_streams=True))(*jax.tree.leaves(args))
+    np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-4)
 
 
 def test_merged_operators_are_one_in_the_program_that_runs():

@@ -39,15 +39,17 @@ def arguments(width):
     return weights, jax.random.normal(next(keys), (8, width))
 
 
-@pytest.mark.parametrize("strategy", ["sequential", "dos"])
-def test_one_after_another_they_compute_what_the_step_computes(strategy):
+@pytest.mark.parametrize(
+    ("strategy", "on_streams"), [("sequential", False), ("dos", False), ("dos", True)]
+)
+def test_one_after_another_they_compute_what_the_step_computes(strategy, on_streams):
     programs, schedule = scheduled(strategy)
     flat = programs.flat
     leaves = jax.tree.leaves(arguments(16))
     values = dict(zip(flat.invars, leaves, strict=True))
     assert strategy == "sequential" or any(s.together == "merged" for s in schedule.stages)
     for stage in schedule.stages:
-        jaxpr = programs.program(stage, on_streams=False)
+        jaxpr = programs.program(stage, on_streams=on_streams)
         results = jaxpr_as_fun(jaxpr)(*(values[var] for var in jaxpr.jaxpr.invars))
         values |= dict(zip(jaxpr.jaxpr.outvars, results, strict=True))
     (out,) = flat.outvars
