@@ -279,15 +279,31 @@ def _read_through(instruction: Instruction, by_id: Mapping[int, Instruction]) ->
 
 
 def _read_bytes(computation: Computation) -> int:
-    """Of the parameters of a fusion; of one that is only sliced, the slices."""
+    """Of the parameters of a fusion; of one that is only sliced, in whichever order of dimensions,
+    the slices.
+    """
     total = 0
     for parameter in computation.instructions:
         if parameter.opcode == "parameter":
-            users = [i for i in computation.instructions if parameter.id in i.operands]
+            reads = list(_reads(parameter, computation))
             # Cut out of it, not by it: the other operands of a slice say where.
-            is_sliced = bool(users) and all(
-                user.opcode in SLICES and user.operands[0] == parameter.id for user in users
+            is_sliced = bool(reads) and all(
+                user.opcode in SLICES and user.operands[0] == array.id for array, user in reads
             )
-            parts = [user.shape for user in users] if is_sliced else [parameter.shape]
+            parts = [user.shape for _, user in reads] if is_sliced else [parameter.shape]
             total += sum(map(shape_bytes, parts))
     return total
+
+
+def _reads(
+    array: Instruction, computation: Computation
+) -> Iterator[tuple[Instruction, Instruction]]:
+    """The instructions that read an array, each with what it has as its operand: the array, or the
+    same bytes in another order of dimensions.
+    """
+    for user in computation.instructions:
+        if array.id in user.operands:
+            if user.opcode == "bitcast":
+                yield from _reads(user, computation)
+            else:
+                yield array, user

@@ -175,6 +175,25 @@ ENTRY %main (stack: f32[12,1024,512], rows: f32[1024,1], at: s32[]) -> f32[512] 
     assert step.kernel_seconds == pytest.approx(work + 1e-6)
 
 
+def test_of_a_stack_in_another_order_of_dimensions_a_sum_reads_its_layer_too():
+    entry = f"""
+ENTRY %main (stack: f32[4,12,256,512], rows: f32[1024,1], at: s32[]) -> f32[512] {{
+  %stack = f32[4,12,256,512] parameter(0)
+  %rows = f32[1024,1] parameter(1)
+  %at = s32[] parameter(2)
+  ROOT %y = f32[512] fusion(%stack, %rows, %at), kind=kInput, calls=%summed,
+    backend_config={_gpu_config(sol=50)}
+}}
+"""
+    turned = SUMMED.replace("stack: f32[12,1024,512]", "stack: f32[4,12,256,512]").replace(
+        "%stack = f32[12,1024,512] parameter(0)",
+        "%given = f32[4,12,256,512] parameter(0)\n  %stack = f32[12,1024,512] bitcast(%given)",
+    )
+    step = replayed_step(_program(entry, turned), get_topology("8xh100"), MESH)
+    n_bytes = 4 * (1024 * 512 + 1024 + 1 + 512)
+    assert step.kernel_seconds == pytest.approx(n_bytes / (4 * 512 / 256 * 63.36e9) + 1e-6)
+
+
 def test_a_library_call_takes_what_was_measured_of_its_product():
     numbers = {"lhs_contracting_dimensions": ["1"], "rhs_contracting_dimensions": ["1"]}
     config = json.loads(_gpu_config(sol=1)) | {
