@@ -14,8 +14,6 @@ A program is folded once to tables of distinct rows, and every point of the spac
                             its bytes
 `automap.cost.edges`        every place where a tensor meets an operation, folded to distinct rows
 `automap.cost.evaluate`     the evaluator: seconds per step and peak bytes per device of one point
-`automap.cost.host_copies`  copies that a step makes to and from its host's memory, and how long a
-                            device waits for them
 `automap.cost.hosted`       state that is kept in the host's memory between steps: the room that
                             it takes in the update, and the seconds of the link
 `automap.cost.kernels`      kernels folded to distinct rows, and their seconds on one device
