@@ -24,7 +24,7 @@ never worse than the best of them.
 from collections.abc import Mapping
 from dataclasses import replace
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -98,21 +98,30 @@ def _descended(search: Search, start: Placed) -> Placed:
 
 
 def exact(search: Search) -> Placed:
-    """The proven best placement. Raises `InputError` for a graph that has too many."""
+    """The proven best placement; without a proof where time ends first. Raises `InputError` for a
+    graph that has too many.
+    """
     start = min((baseline(search) for baseline in BASELINES.values()), key=lambda p: p.rank)
     best, simulator = np.array(start.device, np.int64), search.simulator
-    priced, is_done = _enumerate(
-        simulator.step, simulator.machine, search.moves, best, _energies(start), MOST_PRICED
-    )
-    search.priced += priced
-    if not is_done:
+    step, machine, moves = simulator.step, simulator.machine, search.moves
+    energy = _energies(start)
+    bounds = _bounds(step, machine, moves)
+    chosen, option = np.zeros(len(best), np.int64), np.full(len(best), -1, np.int64)
+    place, all_priced = 0, 0
+    while place >= 0 and all_priced <= MOST_PRICED and not search.deadline.is_over:
+        place, priced = _enumerate(
+            step, machine, moves, bounds, best, energy, chosen, option, place, _CHUNK
+        )
+        all_priced += priced
+    search.priced += all_priced
+    if place >= 0 and not search.deadline.is_over:
         raise InputError(
             f"--strategy exact: {simulator.problem.n_operators} operators on {search.n_devices} "
             f"devices are more than {MOST_PRICED:,} placements; allowed: smaller graphs, or "
             "--strategy mcmc"
         )
     proven = search.place(best.tolist())
-    return replace(proven, gap=0.0)
+    return replace(proven, gap=0.0 if place < 0 else None)
 
 
 def auto(search: Search) -> Placed:
@@ -204,65 +213,80 @@ def _improve(
     return tried, helped
 
 
-@compiled
-def _enumerate(
-    step: Step, machine: Machine, moves: Moves, best: Array, energy: Array, most: int
-) -> tuple[int, bool]:
-    """Every placement, operator by operator, but those that no completion makes better than the
-    best. Returns (placements priced, whether all were looked at).
+class _Bounds(NamedTuple):
+    """`seconds` [choices, tasks]; `work` [operators, choices], of all tasks of an operator on each
+    of its devices. Over all choices that an operator has: `least_seconds` [tasks], and `least_work`
+    [operators] of all devices together.
     """
-    count, n_choices, n_tasks = len(best), moves.able.shape[1], len(step.operator)
-    seconds, bound = np.zeros((n_choices, n_tasks)), np.zeros((count, n_choices))
-    chosen, option = np.zeros(count, np.int64), np.full(count, -1, np.int64)
+
+    seconds: Array
+    work: Array
+    least_seconds: Array
+    least_work: Array
+
+
+@compiled
+def _bounds(step: Step, machine: Machine, moves: Moves) -> _Bounds:
+    """What tasks take under each choice."""
+    (count, n_choices), n_tasks = moves.able.shape, len(step.operator)
+    seconds, work = np.zeros((n_choices, n_tasks)), np.zeros((count, n_choices))
+    least_seconds, least_work = np.full(n_tasks, np.inf), np.full(count, np.inf)
+    chosen = np.zeros(count, np.int64)
     for choice in range(n_choices):
+        # With one choice for all operators no sum is done apart, so this is the least.
         chosen[:] = choice
         for task in range(n_tasks):
-            # With one choice for all operators no sum is done apart, so this is the least.
+            operator = step.operator[task]
             seconds[choice, task] = task_seconds(step, machine, chosen, task)
-            bound[step.operator[task], choice] += seconds[choice, task]
-    least, work = _least(step, machine, moves, seconds, bound)
-    priced, place = 0, 0
-    while place >= 0:
+            work[operator, choice] += seconds[choice, task]
+            if moves.able[operator, choice]:
+                least_seconds[task] = min(least_seconds[task], seconds[choice, task])
+        for operator in range(count):
+            if moves.able[operator, choice]:
+                both = machine.choices.n_parts[choice] * work[operator, choice]
+                least_work[operator] = min(least_work[operator], both)
+    return _Bounds(seconds, work, least_seconds, least_work)
+
+
+@compiled
+def _enumerate(
+    step: Step,
+    machine: Machine,
+    moves: Moves,
+    bounds: _Bounds,
+    best: Array,
+    energy: Array,
+    chosen: Array,
+    option: Array,
+    place: int,
+    most: int,
+) -> tuple[int, int]:
+    """Look at so many choices more, operator by operator, but those that no completion makes better
+    than the best. `chosen` and `option` are of the operators up to `place`; returns where it is,
+    -1 at the end, and the placements priced.
+    """
+    priced, looked_at = 0, 0
+    while place >= 0 and looked_at < most:
+        looked_at += 1
         option[place] += 1
         if moves.first[place] + option[place] == moves.first[place + 1]:
             option[place] = -1
             place -= 1
             continue
         chosen[place] = moves.option[moves.first[place] + option[place]]
-        after = _least_seconds(step, machine, chosen, place + 1, seconds, bound, least, work)
+        after = _least_seconds(step, machine, chosen, place + 1, bounds)
         # Sums in another order may differ by a rounding error: the bound is that much weaker.
         if np.log(max(after * (1.0 - 1e-9), 1e-300)) >= energy[0]:
             continue
-        if place + 1 < count:
+        if place + 1 < len(chosen):
             place += 1
             continue
-        if priced == most:
-            return priced, False
         priced += 1
         after = _energy(step, machine, chosen)
         if after < energy[0]:
             energy[0] = after
             best[:] = chosen
-    return priced, True
-
-
-@inner_making_arrays
-def _least(
-    step: Step, machine: Machine, moves: Moves, seconds: Array, bound: Array
-) -> tuple[Array, Array]:
-    """The least seconds of each task, and the least work of all devices for each operator."""
-    least = np.full(len(step.operator), np.inf)
-    work = np.full(len(bound), np.inf)
-    for operator in range(len(bound)):
-        for choice in range(moves.able.shape[1]):
-            if moves.able[operator, choice]:
-                parts = machine.choices.n_parts[choice]
-                work[operator] = min(work[operator], parts * bound[operator, choice])
-    for task in range(len(least)):
-        for choice in range(moves.able.shape[1]):
-            if moves.able[step.operator[task], choice]:
-                least[task] = min(least[task], seconds[choice, task])
-    return least, work
+    return place, priced
 
 
 @inner_making_arrays
@@ -271,10 +295,7 @@ def _least_seconds(
     machine: Machine,
     chosen: Array,
     decided: int,
-    seconds: Array,
-    bound: Array,
-    least: Array,
-    work: Array,
+    bounds: _Bounds,
 ) -> float:
     """What a step takes at least whose first operators have their choices: the busiest device, all
     work over all devices, and the longest way through tasks and what decided ones send each other.
@@ -283,11 +304,11 @@ def _least_seconds(
     total, longest = 0.0, 0.0
     for operator in range(len(chosen)):
         if operator >= decided:
-            total += work[operator]
+            total += bounds.least_work[operator]
             continue
         choice = chosen[operator]
         for part in range(choices.n_parts[choice]):
-            load[choices.device[choice, part]] += bound[operator, choice]
+            load[choices.device[choice, part]] += bounds.work[operator, choice]
     for device in range(len(load)):
         total += load[device]
         longest = max(longest, load[device])
@@ -297,7 +318,8 @@ def _least_seconds(
     for task in range(len(ready)):
         operator = step.operator[task]
         is_known = operator < decided
-        end = ready[task] + (seconds[chosen[operator], task] if is_known else least[task])
+        taken = bounds.seconds[chosen[operator], task] if is_known else bounds.least_seconds[task]
+        end = ready[task] + taken
         longest = max(longest, end)
         for index in range(step.first_made[task], step.first_made[task + 1]):
             x = step.made[index]
