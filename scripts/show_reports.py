@@ -3,7 +3,7 @@ them.
 
     python -m scripts.show_reports -o docs/reports/pages.md --pictures docs/pictures
 
-Plans five steps, writes their reports (`automap.report.page`) and opens each in chromium (extra
+Plans six steps, writes their reports (`automap.report.page`) and opens each in chromium (extra
 `browser`, and the system's chromium and chromedriver). *Opens in*: from the request of the file to
 the end of the page's first drawing, the least of three visits. *Drawn in*: until the last picture
 is there. Pillow makes the pictures small.
@@ -36,15 +36,14 @@ FLAGS: Final = (
     "--disable-component-update --no-first-run"
 ).split()
 VISITS: Final = 3
-PICTURE_HEIGHT: Final = 1500
 DRAWN: Final = "return figures.every((figure) => figure.dataset.width)"
 OPENED: Final = "return performance.getEntriesByType('navigation')[0].loadEventEnd / 1000"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """A plan whose page is shown; `scheme` and `width` (pixels) are those of its picture, which
-    begins at the section `section`.
+    """A plan whose page is shown; `scheme`, `width` and `height` (pixels) are those of its picture,
+    which begins at the section `section`.
     """
 
     name: str
@@ -53,6 +52,7 @@ class Page:
     options: tuple[tuple[str, Any], ...]
     scheme: str = "light"
     width: int = 1100
+    height: int = 1500
     section: str = ""
 
 
@@ -65,7 +65,7 @@ PAGES: Final = (
     Page(
         name="moe",
         target="models.moe:moe_8x",
-        options=(("topology", "2x8xh100"), ("budget", 15.0)),
+        options=(("topology", "2x8xh100"), ("preset", "expert-parallel")),
         section="machine",
     ),
     Page(
@@ -74,6 +74,7 @@ PAGES: Final = (
         arguments=(("batch", "128"),),
         options=(("topology", "v5e:4x4"), ("budget", 15.0)),
         scheme="dark",
+        height=1900,
         section="memory",
     ),
     Page(
@@ -87,6 +88,22 @@ PAGES: Final = (
             ("microbatches", 16),
             ("budget", 15.0),
         ),
+        height=1300,
+        section="staged",
+    ),
+    Page(
+        name="interleaved",
+        target="models.gpt:gpt_124m",
+        arguments=(("batch", "32"),),
+        # Twice as many stages as devices: each device has several.
+        options=(
+            ("topology", "4xv100"),
+            ("space", "pipeline"),
+            ("stages", 8),
+            ("microbatches", 8),
+            ("budget", 15.0),
+        ),
+        height=750,
         section="staged",
     ),
     Page(
@@ -136,7 +153,7 @@ def picture(driver: Any, page: Page, file: Path) -> None:
     top = driver.execute_script(
         "return document.getElementById(arguments[0])?.offsetTop ?? 0", page.section
     )
-    clip = {"x": 0, "y": top, "width": page.width, "height": PICTURE_HEIGHT, "scale": 1}
+    clip = {"x": 0, "y": top, "width": page.width, "height": page.height, "scale": 1}
     shot = driver.execute_cdp_cmd(
         "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
     )

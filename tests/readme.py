@@ -25,6 +25,12 @@ def snippet() -> str:
     return next(text for text in programs if "__main__" in text)
 
 
+def run_elsewhere() -> str:
+    """The program of the README that runs a plan file in another process."""
+    programs = (text for language, text in BLOCK.findall(README) if language == "python")
+    return next(text for text in programs if "Plan.load" in text)
+
+
 def typed(text: str) -> Iterator[Typed]:
     """Commands in the blocks of a page, in order."""
     for language, block in BLOCK.findall(text):

@@ -390,7 +390,7 @@ main: Final = Group(
     "  $ automap plan train:small --topology v5e:4x4 -o plan.json\n"
     "  $ automap explain plan.json\n"
     "  $ automap verify plan.json --target train:small\n"
-    "train.py is yours; its function small returns (step, args), arrays or jax.ShapeDtypeStructs.\n"
+    "train.py is yours; its function small returns (step, args), arrays or shapes.\n"
     "`automap COMMAND --help` has options and examples of each.\n\n"
     "\b\nExit status:\n" + "\n".join(f"  {status:3d}  {text}" for status, text in MEANING.items()),
     context_settings=CONTEXT_SETTINGS,

@@ -8,13 +8,14 @@ from importlib import import_module
 import io
 import os
 import sys
+import textwrap
 import traceback
 from typing import Any, Final
 import warnings
 
 import click
 
-from automap.cli.parameters import verbosity_options
+from automap.cli.parameters import COLUMNS, verbosity_options
 from automap.cli.streams import leave_stdout, own_stdout, without_notices
 from automap.errors import AutomapError, CacheWarning
 from automap.exit_status import ExitStatus
@@ -234,9 +235,15 @@ class Command(click.Command):
             params=[*params, *verbosity_options()],
             help="\n\n".join((summary, *details)),
             short_help=summary,
-            epilog="\b\nExamples:\n" + "\n".join(f"  $ {example}" for example in examples),
+            epilog="\b\nExamples:\n" + "\n".join(map(_example, examples)),
             context_settings=CONTEXT_SETTINGS,
         )
+
+
+def _example(words: str) -> str:
+    """A command on as many lines as it needs, as a shell takes it."""
+    lines = textwrap.wrap(words, COLUMNS - 6, break_long_words=False, break_on_hyphens=False)
+    return "  $ " + " \\\n      ".join(lines)
 
 
 def deferred_run(module: str) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from their description, the two that every command has, and those that several h
 from collections.abc import Callable, Mapping
 import os
 from pathlib import Path
+import textwrap
 from typing import Any, Final, Literal, get_args, get_origin
 
 import click
@@ -14,6 +15,10 @@ from automap import choices
 from automap.choices import Option
 from automap.config import TOPOLOGY, described_options
 from automap.terminal import VERBOSITY_KEY, Verbosity
+
+
+# Of lines that click leaves as they are, and sets in by two more.
+COLUMNS: Final = 78
 
 
 class OneOf(click.ParamType):
@@ -72,7 +77,11 @@ class WrittenPath(click.Path):
 def table(title: str, names: Mapping[str, str]) -> str:
     """A paragraph of help with a line for each name."""
     width = max(map(len, names))
-    rows = (f"  {name:{width}}  {line}" for name, line in names.items())
+    rows = (
+        textwrap.fill(line, COLUMNS, initial_indent=f"  {name:{width}}  ", subsequent_indent=indent)
+        for indent in [" " * (width + 4)]
+        for name, line in names.items()
+    )
     # The control character tells click to leave the lines as they are.
     return "\n".join(("\b", f"{title}:", *rows))
 

@@ -17,6 +17,7 @@ import hashlib
 from importlib import resources
 import json
 from pathlib import Path
+import re
 from string import Template
 from typing import Any, Final
 
@@ -65,13 +66,18 @@ def report(plan: PlanRecord) -> str:
     return Template(_asset("page.html")).substitute(
         policy=_policy(scripts),
         title=escaped(f"{plan.workload.target} on {plan.topology['name']}"),
-        heading=escaped(f"{plan.workload.target} on {plan.topology['name']}"),
+        heading=_breakable(f"{plan.workload.target} on {plan.topology['name']}"),
         style=_asset("page.css"),
         sections="\n".join(_sections(plan, simulated)),
         footer=escaped(_origin(plan)),
         data=_json(page_data(plan, simulated)),
         scripts="\n".join(f"<script>{text}</script>" for text in scripts),
     )
+
+
+def _breakable(name: str) -> str:
+    """A name that a narrow screen may break behind its parts, and not within a word."""
+    return re.sub(r"([:._])", r"\1<wbr>", escaped(name))
 
 
 def _asset(name: str) -> str:

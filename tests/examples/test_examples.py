@@ -20,6 +20,7 @@ NEEDED = {
     "flax_nnx": ("flax",),
     "flax_linen": ("flax",),
     "equinox_filter": ("equinox",),
+    "keras_fit": ("keras",),
     "keras_jax": ("keras",),
     "torch_torchax": ("torchax", "torch"),
     "mixture_of_experts": ("optax",),
@@ -83,6 +84,33 @@ def test_a_planned_example_computes_what_one_device_computes(monkeypatch, tmp_pa
         import_module(f"examples.jax_optax.{v}").main(arguments) for v in ("plain", "planned")
     )
     assert planned == pytest.approx(plain, abs=2e-3)
+
+
+@pytest.mark.slow
+def test_the_lines_of_a_checkpoint_of_nnx_save_and_restore_it(tmp_path):
+    _need("flax_nnx")
+    import jax
+    import orbax.checkpoint as ocp
+
+    nnx = import_module("flax.nnx")
+    page = re.search(r"```text\n(_, state = nnx\.split.*?)```", PAGE.read_text(), re.DOTALL)
+    assert page is not None
+    save, *restore = page[1].splitlines()
+    model, optimizer = import_module("examples.flax_nnx.planned").init(0)
+    names = {
+        **{"jax": jax, "nnx": nnx, "ocp": ocp, "model": model, "optimizer": optimizer},
+        **{"checkpointer": ocp.StandardCheckpointer(), "path": tmp_path / "saved"},
+    }
+    exec(save, names)
+    names["checkpointer"].save(names["path"], names["state"])
+    names["checkpointer"].wait_until_finished()
+    saved = jax.tree.map(jax.numpy.copy, names["state"])
+    nnx.update((model, optimizer), jax.tree.map(jax.numpy.zeros_like, saved))
+    assert float(jax.numpy.abs(model.embed.embedding[...]).sum()) == 0
+    # The page's lines are for a state that is there, as it is before a restore.
+    exec("\n".join(restore), names)
+    same = jax.tree.map(lambda a, b: bool((a == b).all()), saved, nnx.split((model, optimizer))[1])
+    assert all(jax.tree.leaves(same))
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ const TIME = { ...PARTS, ...LOST };
 const PASSES = {
   forward: "var(--forward)",
   backward: "var(--backward)",
-  weights: "var(--axis-2)",
+  weights: "var(--axis-4)",
   "all-reduce": "var(--update)",
   update: "var(--update)",
 };
@@ -36,7 +36,7 @@ const KINDS = {
   compiled: "var(--update)",
   preset: "var(--bubble)",
 };
-const FRONTIER = { frontier: "var(--axis-0)" };
+const FRONTIER = { frontier: "var(--axis-3)" };
 const TOGETHER = { concurrent: "var(--axis-0)", merged: "var(--axis-2)", alone: "var(--bubble)" };
 const MEMORY = {
   parameters: "var(--axis-0)",
@@ -53,6 +53,8 @@ const HELD = {
 };
 
 const STYLE = { fontSize: "12px", background: "none" };
+// The label of an axis is below its numbers.
+const FRAME = { style: STYLE, marginBottom: 38 };
 const ordinal = (colours) => ({ domain: Object.keys(colours), range: Object.values(colours) });
 // Those colours that some rows have, for a legend.
 const used = (colours, names) => Object.entries(colours).filter(([name]) => names.has(name));
@@ -72,9 +74,9 @@ function timeChart(width) {
   return [
     legend(used(TIME, namesOf(rows, "part"))),
     Plot.plot({
-      style: STYLE,
+      ...FRAME,
       width,
-      height: 52 + 34 * names.length,
+      height: 60 + 34 * names.length,
       marginLeft: marginFor(names, width),
       x: { label: unit, grid: true, nice: true },
       y: { label: null, domain: names },
@@ -100,9 +102,9 @@ function profileChart(width) {
   return [
     legend(used(WORK, namesOf(rows, "name"))),
     Plot.plot({
-      style: STYLE,
+      ...FRAME,
       width,
-      height: 44 + 88 * lanes.size,
+      height: 52 + 88 * lanes.size,
       marginLeft: 52,
       marginRight: 84,
       ariaLabel: "What a device and its links do over the step",
@@ -130,9 +132,9 @@ function memoryChart(width) {
   return [
     legend(used(MEMORY, namesOf(parts, "part"))),
     Plot.plot({
-      style: STYLE,
+      ...FRAME,
       width,
-      height: 104,
+      height: 112,
       marginLeft: 12,
       marginTop: 26,
       x: { label: unit, grid: true, domain: [0, (Math.max(limit, peak) / size) * 1.02] },
@@ -169,9 +171,9 @@ function curveChart(width) {
   return [
     legend(Object.entries(HELD)),
     Plot.plot({
-      style: STYLE,
+      ...FRAME,
       width,
-      height: 240,
+      height: 248,
       marginLeft: 52,
       x: { label: "operations that have begun", tickFormat: "%", domain: [0, 1] },
       y: { label: unit, grid: true, domain: [0, (Math.max(limit, peak) / size) * 1.06] },
@@ -223,9 +225,9 @@ function plansChart(width, figure) {
   return [
     legend(used(KINDS, namesOf(rows, "kind"))),
     Plot.plot({
-      style: STYLE,
+      ...FRAME,
       width,
-      height: 50 + 30 * names.length,
+      height: 58 + 30 * names.length,
       marginLeft: left,
       marginRight: 64,
       x: { label: unit, grid: true, nice: true, zero: true },
@@ -267,9 +269,9 @@ function frontierChart(width) {
   return [
     legend(used(kinds, namesOf(rows, "kind"))),
     Plot.plot({
-      style: STYLE,
+      ...FRAME,
       width,
-      height: 300,
+      height: 308,
       marginLeft: 60,
       x: { label: `peak memory, ${bytes.unit}`, grid: true, type: "log" },
       y: { label: `step, ${seconds.unit}`, grid: true, type: "log" },
@@ -286,7 +288,7 @@ function frontierChart(width) {
 function timelineChart(width) {
   const { stages, passes, seconds, left_out: leftOut } = data.timeline;
   const { size, unit } = unitFor(SECOND_UNITS, seconds);
-  const left = Math.min(marginFor(stages, width), 190);
+  const left = Math.min(marginFor(stages, width), Math.max(190, width / 4));
   const end = leftOut ? d3.max(passes, (row) => row.end) : seconds;
   const pixels = (row) => ((row.end - row.start) / end) * (width - left - 20);
   const labelled = passes.filter((row) => row.label && pixels(row) > 8 * row.label.length + 4);
@@ -294,9 +296,9 @@ function timelineChart(width) {
   return [
     legend(used(PASSES, namesOf(passes, "kind"))),
     Plot.plot({
-      style: STYLE,
+      ...FRAME,
       width,
-      height: 50 + 34 * stages.length,
+      height: 58 + 34 * stages.length,
       marginLeft: left,
       x: { label: unit, domain: [0, end / size] },
       y: { label: null, domain: stages, tickFormat: (name) => shortened(name, left - 12) },
@@ -338,9 +340,9 @@ function streamsChart(width) {
   return [
     legend(used(TOGETHER, namesOf(boxes, "kind"))),
     Plot.plot({
-      style: STYLE,
+      ...FRAME,
       width: wide,
-      height: 50 + high * lanes,
+      height: 58 + high * lanes,
       marginLeft: 40,
       x: { label: unit, domain: [0, end / size] },
       y: { label: "group", domain: d3.range(lanes), tickFormat: (lane) => `${lane + 1}` },

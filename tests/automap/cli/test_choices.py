@@ -45,7 +45,10 @@ def test_a_command_runs_with_exactly_its_options(name):
 def test_help_ends_with_examples_that_the_command_can_read(name, flag):
     done = CliRunner().invoke(main, [*filter(None, [name]), flag])
     assert done.exit_code == 0
-    examples = done.output.partition("Examples:")[2].strip().splitlines()
+    assert max(map(len, done.output.splitlines())) <= 80
+    # A long one goes on behind a backslash, as a shell has it.
+    text = done.output.partition("Examples:")[2].replace("\\\n", " ")
+    examples = text.strip().splitlines()
     lines = [line.strip().split() for line in examples if line.strip().startswith("$")]
     assert lines
     for _, program, command, *arguments in lines:
@@ -55,10 +58,10 @@ def test_help_ends_with_examples_that_the_command_can_read(name, flag):
 
 
 def test_help_says_in_a_line_what_each_strategy_and_preset_is():
-    text = CliRunner().invoke(main, ["plan", "--help"], env={"COLUMNS": "100"}).output
+    text = " ".join(CliRunner().invoke(main, ["plan", "--help"]).output.split())
     for table in (choices.STRATEGIES, choices.PIPELINE_STRATEGIES, choices.PRESETS):
         for name, line in table.items():
-            assert any(row.split() == [name, *line.split()] for row in text.splitlines()), name
+            assert f" {name} {line} " in text, name
 
 
 @pytest.mark.parametrize(
