@@ -324,7 +324,9 @@ def _runs(record: PlacementRecord) -> Mapping[int, list[str]]:
         name = operator.name if first == number else f"{its[0].name} to {operator.name}"
         if operator.parts:
             name = f"1 of {len(operator.parts)} parts of {name} ({split_text(operator, names)})"
-        held = f", {bytes_text(state)} stored" if state else ""
+        # All parts together: how much of it is on one device depends on what its arrays have split.
+        which = "with all parts" if operator.parts else ""
+        held = f", {bytes_text(state)} stored {which}".rstrip() if state else ""
         for device in operator.devices:
             runs[device].append(f"{name}: {seconds}{held}")
         first = number + 1

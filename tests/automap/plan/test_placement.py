@@ -122,7 +122,7 @@ def test_an_operator_in_parts_says_what_is_split() -> None:
     )
     assert placement_text(given) == "2 operators (1 split) on 2 of 2 devices, 1 transfers"
     lines = placement_lines(given, 2.0)
-    assert "    1 of 2 parts of w #1 (samples in 2): 1 s, 8 B stored" in lines
+    assert "    1 of 2 parts of w #1 (samples in 2): 1 s, 8 B stored with all parts" in lines
     assert dict(operator_devices(given)) == {"w #1": "a, b by samples in 2", "w #2": "b"}
     other = _with_operator(given, degrees=((5, 2),))
     assert dict(operator_devices(other))["w #1"] == "a, b by dimension 1 of w #1 in 2"
