@@ -12,7 +12,7 @@ import numpy as np
 
 from automap.pipeline.agent.candidates import Candidates, new_game
 from automap.pipeline.agent.network import shipped_weights, values
-from automap.pipeline.agent.play import Score, beam, greedy, infer
+from automap.pipeline.agent.play import Score, beam, greedy, infer, infer_by
 from automap.pipeline.agent.problems import Problem, Size, generate
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search
@@ -23,6 +23,18 @@ HIT = 1e-6
 MOST_WORK = 300_000_000
 """Of the exact solver for one problem, about two seconds."""
 METHOD_HEADER = ["mean gap", "median", "within 1 %", "optimum hit", "none", "ms"]
+PAIRED = ("greedy", "beam 16 x 8", "beams and local search")
+"""Methods of the agent that are shown beside the same ones without learning."""
+PAIRED_HEADER = [
+    "method",
+    "agent, over the best known",
+    "without learning",
+    "agent better",
+    "equal",
+    "without learning better",
+    "agent, ms",
+    "without learning, ms",
+]
 Method = Callable[[Problem], Partition | None]
 
 
@@ -52,6 +64,8 @@ METHODS: dict[str, Method] = {
     "13-start local search": lambda p: local_search(p.arrays, p.stages),
     "without learning, greedy": lambda p: _greedy(p, bound_score),
     "without learning, beam 16 x 8": lambda p: _beam(p, bound_score, 16, 8),
+    "without learning, one path, last two searched": lambda p: _beam(p, bound_score, 1, 1),
+    "without learning, beams and local search": lambda p: infer_by(p.arrays, p.stages, bound_score),
     "agent, greedy": lambda p: _greedy(p, score),
     "agent, one path, last two searched": lambda p: _beam(p, score, 1, 1),
     "agent, beam 16 x 8": lambda p: _beam(p, score, 16, 8),
@@ -70,7 +84,8 @@ class Gaps:
 
     def cells(self) -> list[str]:
         """As `METHOD_HEADER` says."""
-        gaps = np.array(self.gaps)
+        # Not below the optimum: a rounding would count as a better plan.
+        gaps = np.maximum(self.gaps, 0.0)
         fits = gaps[np.isfinite(gaps)]
         shares = (f"{np.mean(fits):.2%}", f"{np.median(fits):.2%}") if len(fits) else ("-", "-")
         return [
@@ -93,8 +108,7 @@ def measured(
             best = method(problem)
             gaps_by_method[name].seconds.append(time.process_time() - begin)
             seconds = np.inf if best is None else best.seconds
-            # Not below the optimum: a rounding would count as a better plan.
-            gaps_by_method[name].gaps.append(max(seconds / least - 1.0, 0.0))
+            gaps_by_method[name].gaps.append(seconds / least - 1.0)
     return gaps_by_method
 
 
@@ -130,7 +144,7 @@ class HeldOut:
     seeds: Iterable[int]
     size: Size
     optima: Optima
-    unproven: int = 0
+    unproven: list[Problem] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[tuple[Problem, float]]:
         """(problem, V of its optimum in seconds)."""
@@ -138,6 +152,35 @@ class HeldOut:
             problem = generate(seed, self.size)
             least = self.optima.least(f"{seed} {self.size}", problem)
             if least is None:
-                self.unproven += 1
+                self.unproven.append(problem)
             else:
                 yield problem, least
+
+
+def beside_unlearned(problems: Iterable[Problem]) -> list[list[str]]:
+    """The agent and the same player without learning, a row for each of `PAIRED`; the best known is
+    the best that any of them found.
+    """
+    names = [f"{who}, {method}" for method in PAIRED for who in ("agent", "without learning")]
+    gaps_by_method = measured(
+        ((problem, 1.0) for problem in problems), {name: METHODS[name] for name in names}
+    )
+    # Over one second, so that a gap and 1 are the seconds.
+    seconds = np.array([gaps_by_method[name].gaps for name in names]) + 1.0
+    over = seconds / seconds.min(0) - 1.0
+    rows = []
+    for i, method in enumerate(PAIRED):
+        agent, unlearned = over[2 * i], over[2 * i + 1]
+        better = agent < unlearned - HIT, unlearned < agent - HIT
+        times = (gaps_by_method[name].seconds for name in names[2 * i : 2 * i + 2])
+        rows.append(
+            [
+                method,
+                *(f"{np.mean(gaps):.2%}" for gaps in (agent, unlearned)),
+                str(int(better[0].sum())),
+                str(int((~better[0] & ~better[1]).sum())),
+                str(int(better[1].sum())),
+                *(f"{1e3 * np.median(each):.0f}" for each in times),
+            ]
+        )
+    return rows

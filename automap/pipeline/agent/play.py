@@ -84,6 +84,11 @@ def beam(
 
 def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
     """What the agent makes of a problem; None if nothing fits."""
+    return infer_by(arrays, stages, lambda choices: values(weights, choices))
+
+
+def infer_by(arrays: Arrays, stages: int, score: Score) -> Partition | None:
+    """The same by any Q, so that what the agent's own is worth can be seen."""
     if stages == 1:
         all_in_one = even_split(arrays, 1)
         fits = all_in_one is not None and np.isfinite(all_in_one.seconds)
@@ -91,10 +96,6 @@ def infer(arrays: Arrays, stages: int, weights: Weights) -> Partition | None:
     game = new_game(arrays, stages)
     if game is None:
         return None
-
-    def score(choices: Candidates) -> np.ndarray:
-        return values(weights, choices)
-
     best = improve(arrays, greedy(game, score))
     for size in BEAMS if 2 < stages <= TRAINED_STAGES else ():
         leaf = beam(game, score, *size, best.seconds)

@@ -10,7 +10,7 @@ import pytest
 
 from automap.pipeline.agent.candidates import N_CANDIDATES, candidates, new_game
 from automap.pipeline.agent.network import shipped_weights, values as network_values
-from automap.pipeline.agent.play import greedy, infer
+from automap.pipeline.agent.play import greedy, infer, infer_by
 from automap.pipeline.agent.problems import Size, generate
 from automap.pipeline.agent.states import actions, completed, last_two, next_state
 from automap.pipeline.schedules import GPIPE
@@ -190,6 +190,16 @@ def test_quality_on_problems_that_it_has_not_seen():
     assert np.mean(np.array(inferred) < 1e-6) >= 0.9
     assert np.mean(inferred) <= np.mean(np.minimum(local, 1.0))
     assert np.median(alone) < np.median(even)
+
+
+def test_with_three_stages_any_score_leads_to_the_optimum():
+    source = np.random.default_rng(0)
+    for seed in range(5):
+        arrays = generate(seed, Size(stages=3, points=32, servers=4, per_server=4)).arrays
+        found = infer_by(arrays, 3, lambda choices: source.normal(size=len(choices.points)))
+        best = optimum(arrays, 3).best
+        assert best is not None and found is not None
+        assert found.seconds == pytest.approx(best.seconds)
 
 
 def test_nothing_fits():
