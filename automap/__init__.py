@@ -24,7 +24,11 @@ if TYPE_CHECKING:
         Simulation as Simulation,
         simulate as simulate,
     )
-    from automap.api.verification import Verification as Verification, verify as verify
+    from automap.api.verification import (
+        PipelineVerification as PipelineVerification,
+        Verification as Verification,
+        verify as verify,
+    )
     from automap.errors import (
         AutomapError as AutomapError,
         CacheWarning as CacheWarning,
@@ -63,6 +67,7 @@ _MODULE_OF: Final = {
     "NotSeparableError": "automap.errors",
     "ParallelStep": "automap.api.parallel",
     "PipelineSimulation": "automap.api.simulation",
+    "PipelineVerification": "automap.api.verification",
     "PlacementSimulation": "automap.api.simulation",
     "Plan": "automap.api.plan",
     "PlanError": "automap.errors",

@@ -47,7 +47,12 @@ from automap.step.own_shardings import ImposedEnds
 from automap.step.rules import user_rules
 from automap.step.user_mesh import UserMesh
 from automap.topology import Graph, Topology, get_machine, regular
-from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.verify.confirm import (
+    CONFIRMED_BY_STAGES,
+    Confirmation,
+    confirmed_pipeline,
+    confirmed_plan,
+)
 from automap.verify.near_limit import settled
 
 
@@ -102,17 +107,17 @@ def plan_call(
                 rules=user_rules(options.rules),
                 layers=options.layers,
             )
+
+            def plan_within(options: Options) -> PlanRecord:
+                return plan_workload(
+                    workload,
+                    topology,
+                    options,
+                    on_progress=progress.update,
+                    on_stages=progress.update_stages,
+                )
+
             if confirmation is None and refinement is None:
-
-                def plan_within(options: Options) -> PlanRecord:
-                    return plan_workload(
-                        workload,
-                        topology,
-                        options,
-                        on_progress=progress.update,
-                        on_stages=progress.update_stages,
-                    )
-
                 planned = plan_within(options)
                 if settles_memory:
                     planned = settled(planned, call, options, plan_within)
@@ -120,6 +125,10 @@ def plan_call(
             if refinement is not None:
                 # Ctrl-C that is noted in the search ends its refinement too.
                 until_the_end.enter_context(note_interrupts())
+            elif options.space in CONFIRMED_BY_STAGES:
+                how = confirmation or Confirmation()
+                planned = confirmed_pipeline(plan_within, call, topology.platform, options, how)
+                return _of_step(planned)
             # All that was priced, and not the best plan alone: a compiler may refuse the best.
             outcome = find_with_levers(
                 workload, regular(topology), options, on_progress=progress.update

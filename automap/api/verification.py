@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from automap.api.records import FromRecord
 from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_NUMERICS_GIB, CompilerName
 from automap.plan.record import PlanRecord
 from automap.report import verification
@@ -15,8 +16,21 @@ from automap.verify.comparison import compare
 from automap.verify.compilers import COMPILERS
 from automap.verify.compiling import ask
 from automap.verify.numerics import compare_numerics
+from automap.verify.pipelines import PipelineVerificationRecord, verify_pipeline
 from automap.verify.program import planned_program
 from automap.verify.verification import VerificationRecord, check_options, plan_compiler
+
+
+class PipelineVerification(FromRecord, PipelineVerificationRecord):
+    """What a compiler says of a pipeline's stages; `PipelineVerificationRecord` says what its
+    attributes mean.
+    """
+
+    __slots__ = ()
+
+    def explain(self) -> str:
+        """All of it as text."""
+        return verification.pipeline_report(self)
 
 
 class Verification(VerificationRecord):
@@ -41,9 +55,9 @@ def verify(
     cache: bool = True,
     numerics: bool = True,
     numerics_limit: float = DEFAULT_NUMERICS_GIB,
-) -> Verification:
+) -> Verification | PipelineVerification:
     """Compile the planned step ahead of time, without the hardware, and compare with what the plan
-    predicts.
+    predicts. Of a pipeline the programs of each stage are compiled, equal ones once.
 
     Args:
         plan: a plan of this step.
@@ -52,16 +66,19 @@ def verify(
         kwargs: its keyword arguments.
         compiler: "cpu", "gpu" or "tpu"; by default that of the plan's topology. "cpu" takes any
             plan, and partitions it alike, but needs other memory.
-        timeout: seconds that each compilation or run may take.
+        timeout: seconds that each compilation or run may take; all stages of a pipeline together
+            are one compilation.
         cache_dir: where witnesses are kept; by default in the user's cache folder.
         cache: whether to look there, and to keep the answer.
-        numerics: whether to run the step beside the planned one on fake CPU devices.
+        numerics: whether to run the step beside the planned one on fake CPU devices; a pipeline is
+            not run.
         numerics_limit: GiB that this may take; a larger model is skipped.
 
     Returns:
         What the compiler says (bytes of one device, seconds of the compilation), the collectives
         that it made beside those that were predicted, and how far the results of the planned step
-        are from those of the single-device step.
+        are from those of the single-device step. Of a pipeline the seconds and bytes of each stage,
+        and the step that they make, each beside what was predicted.
 
     Raises:
         CompilerError: a compiler that is missing, fails, or is not done in time.
@@ -70,9 +87,13 @@ def verify(
     """
     name = check_options(plan, compiler, timeout, numerics_limit)
     call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
-    program = planned_program(plan, call)
     # None keeps nothing and looks nowhere.
     folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
+    if plan.pipeline is not None:
+        return PipelineVerification.from_record(
+            verify_pipeline(plan, call, name, timeout_seconds=timeout, cache_folder=folder)
+        )
+    program = planned_program(plan, call)
     witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)
     sources = program.reemitter.source_by_path
     return Verification(

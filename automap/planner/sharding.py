@@ -76,8 +76,9 @@ def find(
     # others elsewhere.
     if options.space != "sharding":
         raise InputError(
-            f"--verify, --refine: no compiler is asked about --space {options.space} yet; plan "
-            "without them"
+            f"--space {options.space}: --refine compiles plans of one program, and --verify those "
+            "and pipelines; allowed with it: --verify with --space sharding, pipeline or hybrid, "
+            "--refine with --space sharding; plan without"
         )
     check_known(workload, options)
     if options.profile is not None:

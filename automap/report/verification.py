@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Final
 
 from automap.backends import Backend
+from automap.plan.pipeline import device_names
 from automap.plan.record import PlanRecord
 from automap.quantities import bytes_text, seconds_text
 from automap.verify.comparison import CollectiveRow, Comparison
 from automap.verify.compilers import COMPILERS
 from automap.verify.numerics import Numerics
+from automap.verify.pipelines import PipelineVerificationRecord, StageVerification
 from automap.verify.verification import VerificationRecord
 from automap.verify.witness import Witness
 
@@ -196,7 +198,73 @@ def _numerics(numerics: Numerics) -> Iterator[str]:
             )
 
 
-def compiled_text(plan: PlanRecord, witness: Witness) -> str:
+def pipeline_report(record: PipelineVerificationRecord) -> str:
+    """What a compiler says of a pipeline, stage by stage, for people."""
+    compiler = COMPILERS[record.compiler]
+    lines = []
+    if record.is_verdict:
+        verdict = "fits" if record.fits else "DOES NOT FIT"
+        lines.append(f"{record.target} on {record.topology}: {verdict}, says {compiler.title}")
+    else:
+        own = COMPILERS[record.plan_compiler]
+        lines += [
+            f"{record.target} on {record.topology}: compiled by {compiler.title}, which is not "
+            f"that of {record.topology}",
+            f"  whether it fits there only {own.title} can say: verify without "
+            f"--compiler{own.installing}",
+        ]
+    lines += [
+        f"  {_versions_text(record.versions)}; {record.program_count} programs of "
+        f"{len(record.stages)} stages, {record.compiled_count} of them different, compiled in "
+        f"{seconds_text(record.compile_seconds)}",
+        *_pipeline_step(record),
+    ]
+    for stage in record.stages:
+        lines += _stage(stage, record)
+    lines.append(
+        "numerics: skipped: a pipeline is not run here; run it on fake devices, `plan.jit`"
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _pipeline_step(record: PipelineVerificationRecord) -> Iterator[str]:
+    """The predicted step beside the one that the compiled stages make."""
+    predicted, compiled = record.predicted_step_seconds, record.compiled_step_seconds
+    if compiled is None or not record.is_verdict:
+        yield f"step: predicted {seconds_text(predicted)}; no seconds of compiled stages"
+        return
+    yield (
+        f"step: predicted {seconds_text(predicted)}, {seconds_text(compiled)} by the compiled "
+        f"stages in the simulation of {record.schedule}, {record.microbatches} microbatches "
+        f"({predicted / compiled - 1:+.1%})"
+    )
+
+
+def _stage(stage: StageVerification, record: PipelineVerificationRecord) -> Iterator[str]:
+    refused = "" if stage.fits or not record.is_verdict else ": DOES NOT FIT"
+    yield f"stage {stage.stage} on {device_names(stage.devices)}, {stage.layers}{refused}"
+    limit, compiled = bytes_text(record.memory_limit_bytes), stage.compiled.peak_bytes
+    said = "not said" if compiled is None else bytes_text(compiled)
+    predicted = bytes_text(stage.predicted.peak_bytes or 0)
+    yield f"  peak memory: predicted {predicted}, compiled {said} of {limit}"
+    if stage.refusal:
+        yield f"  {stage.refusal.splitlines()[0]}"
+    parts = [
+        f"{name} {seconds_text(predicted)} / {seconds_text(compiled)}"
+        for name, predicted, compiled in (
+            ("forward", stage.predicted.forward_seconds, stage.compiled.forward_seconds),
+            ("backward", stage.predicted.backward_seconds, stage.compiled.backward_seconds),
+            ("weights", stage.predicted.weights_seconds, stage.compiled.weights_seconds),
+            ("once in a step", stage.predicted.reduce_seconds, stage.compiled.reduce_seconds),
+        )
+        # A schedule without weight passes has no seconds of them on either side.
+        if predicted is not None and compiled is not None and (predicted or compiled)
+    ]
+    if parts and record.is_verdict:
+        yield f"  predicted / compiled: {', '.join(parts)}"
+
+
+def compiled_text(plan: PlanRecord, witness: Witness | PipelineVerificationRecord) -> str:
     """`compiled a plan of predicted 1.2 ms: peak 5 GiB, predicted 4.9 GiB: fits`: what a compiler
     says of one of the plans that `automap plan --verify` asks it about.
     """

@@ -13,6 +13,7 @@
                              fitting, if the compiler is here
 `automap.verify.numerics`    does the planned step compute what the step computes? Both run on
                              the CPU, on the same inputs
+`automap.verify.pipelines`  a pipeline held against a compiler, stage by stage
 `automap.verify.process`     running a job in the compiler's process, and the flags that it sees
 `automap.verify.program`     the step under its plan as a file that any process can compile
 `automap.verify.replayed`    the seconds of a step as its compiler scheduled it

@@ -153,10 +153,7 @@ def _witness(
     compiler = COMPILERS[request.machine.compiler]
     is_refused = answer.outcome == "out-of-memory"
     if not is_refused and (answer.outcome != "done" or answer.memory is None):
-        reason = answer.message or "it does not say how much memory the program needs"
-        # CUDA 13 has dropped V100: what compiles for it comes with the extra.
-        advice = "; install jax-automap[gpu-compiler], which brings a ptxas" * ("ptxas" in reason)
-        raise CompilerError(f"{compiler.title} failed for {topology.name}: {reason}{advice}")
+        raise failure(compiler.name, topology, answer.message)
     peak = _bytes_it_needs(answer.message) if answer.memory is None else answer.memory.peak
     return Witness(
         compiler=compiler.name,
@@ -173,6 +170,14 @@ def _witness(
         program=file_name,
         step=None if compiled is None else _step(compiled, request, topology),
     )
+
+
+def failure(name: CompilerName, topology: Topology, message: str) -> CompilerError:
+    """The error of a compiler that failed, with its own message if it has one."""
+    reason = message or "it does not say how much memory the program needs"
+    # CUDA 13 has dropped V100: what compiles for it comes with the extra.
+    advice = "; install jax-automap[gpu-compiler], which brings a ptxas" * ("ptxas" in reason)
+    return CompilerError(f"{COMPILERS[name].title} failed for {topology.name}: {reason}{advice}")
 
 
 def _fits(name: CompilerName, peak_bytes: int | None, topology: Topology) -> bool:

@@ -5,13 +5,18 @@
 
 A plan that the prediction refuses and the compiler accepts is returned as well: the compiler has
 the last word.
+
+A search for pipelines keeps its best plan alone. Its stages are compiled, and where the compiler
+needs C bytes for P predicted the search goes on with the limit L as if it were L P / C, since near
+plans are off alike                                      -> in: `confirmed_pipeline`
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
-from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_VERIFY_TOP
+from automap.choices import DEFAULT_COMPILE_TIMEOUT_SECONDS, DEFAULT_VERIFY_TOP, CompilerName
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError
 from automap.plan.record import PlanRecord, VerifiedRecord
@@ -19,11 +24,19 @@ from automap.planner.records import Outcome, build_plan
 from automap.quantities import bytes_text
 from automap.search.context import Candidate
 from automap.step.call import TracedCall
+from automap.topology.model import Platform, Topology
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
 from automap.verify.compiling import Compiled, compile_planned
+from automap.verify.pipelines import PipelineVerificationRecord, verify_pipeline
 from automap.verify.program import planned_program
 from automap.verify.witness import Witness
+
+
+Said = Witness | PipelineVerificationRecord
+"""What a compiler says of a plan."""
+CONFIRMED_BY_STAGES: Final = ("pipeline", "hybrid")
+"""Spaces whose searches `confirmed_pipeline` confirms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +122,86 @@ def compile_candidate(
     return plan, compiled
 
 
-def is_confirmed(witness: Witness, options: Options) -> bool:
+def confirmed_pipeline(
+    plan_within: Callable[[Options], PlanRecord],
+    call: TracedCall,
+    platform: Platform,
+    options: Options,
+    confirmation: Confirmation,
+    *,
+    on_compiled: Callable[[PlanRecord, Said], None] = lambda plan, said: None,
+) -> PlanRecord:
+    """The best pipeline, or plan of one program, that the compiler confirms to fit, with `verified`
+    set; `plan_within` searches a machine of the platform, with options of which only the limit of
+    memory changes.
+
+    `on_compiled` is called with each plan. Raises `InfeasiblePlanError` if none is confirmed, and
+    what `automap.verify.pipelines.verify_pipeline` raises.
+    """
+    name = COMPILER_BY_PLATFORM[platform]
+    # Before the search rather than after it.
+    COMPILERS[name].check_installed()
+    allowed, texts = options, list[str]()
+    for tried in range(1, confirmation.top + 1):
+        try:
+            plan = plan_within(allowed)
+        except InfeasiblePlanError:
+            if texts:
+                break
+            raise
+        topology = Topology.from_dict(plan.topology)
+        said = _said(plan, call, name, confirmation)
+        on_compiled(plan, said)
+        peak = said.peak_bytes
+        if peak is not None and is_confirmed(said, options):
+            return with_verified(plan, verified_record(said, peak, tried))
+        texts.append(_refused_text(said))
+        limit = tightened_limit(plan, topology, allowed, peak)
+        allowed = replace(options, memory_limit_bytes=limit)
+    raise InfeasiblePlanError(
+        f"the compiler confirms none of {len(texts)} plans: {'; '.join(texts)}; compile more with "
+        "--verify-top, use more devices, a smaller batch, or bfloat16"
+    )
+
+
+def _said(
+    plan: PlanRecord, call: TracedCall, name: CompilerName, confirmation: Confirmation
+) -> Said:
+    timeout, folder = confirmation.timeout_seconds, confirmation.cache_folder
+    if plan.pipeline is not None:
+        return verify_pipeline(plan, call, name, timeout_seconds=timeout, cache_folder=folder)
+    program = planned_program(plan, call)
+    return compile_planned(program, name, timeout_seconds=timeout, cache_folder=folder).witness
+
+
+def _refused_text(said: Said) -> str:
+    """`stage 2 needs 17.1 GiB`; of one program what it needs."""
+    if isinstance(said, Witness):
+        return f"one program needs {_needs(said.peak_bytes)}"
+    # Within the device's memory, but not within the user's own limit: the fullest ones.
+    refused = [stage for stage in said.stages if not stage.fits] or [
+        stage for stage in said.stages if stage.compiled.peak_bytes == said.peak_bytes
+    ]
+    return ", ".join(f"stage {s.stage} needs {_needs(s.compiled.peak_bytes)}" for s in refused)
+
+
+def _needs(peak_bytes: int | None) -> str:
+    return "more than there is" if peak_bytes is None else bytes_text(peak_bytes)
+
+
+def tightened_limit(
+    plan: PlanRecord, topology: Topology, allowed: Options, peak_bytes: int | None
+) -> float:
+    """The limit for predictions after a plan was refused."""
+    predicted = plan.predicted.peak_bytes
+    # Less than the plan itself in any case, so that it is not found again.
+    limit = min(allowed.memory_limit_bytes or topology.device.memory_bytes, predicted - 1)
+    # A compiler that does not say what it needs needs more than was predicted: by the margin.
+    needed = peak_bytes or predicted * (1.0 + plan.predicted.memory_margin)
+    return max(limit * min(predicted / needed, 1.0), 1.0)
+
+
+def is_confirmed(witness: Said, options: Options) -> bool:
     """Whether a compiler confirms that a plan fits, within the user's own limit if there is one."""
     limit = options.memory_limit_bytes
     return witness.fits and (limit is None or (witness.peak_bytes or 0) <= limit)
@@ -120,7 +212,7 @@ def with_verified(plan: PlanRecord, verified: VerifiedRecord) -> PlanRecord:
     return replace(plan, predicted=replace(plan.predicted, unsure=False), verified=verified)
 
 
-def verified_record(witness: Witness, peak_bytes: int, tried: int) -> VerifiedRecord:
+def verified_record(witness: Said, peak_bytes: int, tried: int) -> VerifiedRecord:
     """What a plan says of the compiler that confirmed it, after `tried` plans were compiled."""
     return VerifiedRecord(
         compiler=witness.compiler,

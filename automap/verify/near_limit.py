@@ -29,6 +29,7 @@ from automap.verify.compiling import compile_planned
 from automap.verify.confirm import (
     Confirmation,
     is_confirmed,
+    tightened_limit,
     verified_record,
     with_verified,
 )
@@ -75,7 +76,9 @@ def settled(
             return with_verified(plan, verified_record(witness, peak, tried))
         needs = "more" if peak is None else bytes_text(peak)
         say(f"{COMPILERS[witness.compiler].title} needs {needs}: the search goes on with less")
-        allowed = replace(options, memory_limit_bytes=_tightened(plan, topology, allowed, peak))
+        allowed = replace(
+            options, memory_limit_bytes=tightened_limit(plan, topology, allowed, peak)
+        )
         plan = plan_again(allowed)
     raise InfeasiblePlanError(
         f"the compiler refuses the {_MOST_REFUSALS} plans that are predicted to fit; plan with "
@@ -111,18 +114,6 @@ def _compiled(
         ).witness
     except (CompilerError, InputError) as error:
         return str(error)
-
-
-def _tightened(
-    plan: PlanRecord, topology: Topology, allowed: Options, peak_bytes: int | None
-) -> float:
-    """The limit for predictions after a plan was refused."""
-    predicted = plan.predicted.peak_bytes
-    # Less than the plan itself in any case, so that it is not found again.
-    limit = min(allowed.memory_limit_bytes or topology.device.memory_bytes, predicted - 1)
-    # A compiler that does not say what it needs needs more than was predicted: by the margin.
-    needed = peak_bytes or predicted * (1.0 + plan.predicted.memory_margin)
-    return max(limit * min(predicted / needed, 1.0), 1.0)
 
 
 def _unsure(plan: PlanRecord, why: str) -> PlanRecord:

@@ -36,6 +36,8 @@ _TARGET = re.compile(r"custom_call @([\w.$-]+)")
 # Where MLIR's text says which source line made an op: a reference at its end, or the definition of
 # one.
 _LOCATION = re.compile(r" loc\((?:#loc\d*|unknown)\)|^#loc.*\n?", re.MULTILINE)
+LOCATION_OR_NAME = re.compile(rf"{_LOCATION.pattern}|^module @\w+", re.MULTILINE)
+"""What differs between programs that compute the same on stages of their own."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class PlannedProgram:
     def exported(self, platform: Platform) -> ExportedStep:
         """The step as planned, on all devices. Raises `InputError` for what cannot be exported."""
         step, inputs = self._planned()
-        return _exported(step, inputs, platform)
+        return export_program(step, inputs, platform)
 
     def traced(self) -> jax.stages.Traced:
         """The step as planned, on an abstract mesh, to be lowered for any platform."""
@@ -89,7 +91,7 @@ class PlannedProgram:
         own = Reemitter(self.call.own_jaxpr, user_rules(self.plan.workload.rules))
         step = jax.jit(own.scoped("left out"), keep_unused=True)
         mesh = self._mesh if self.reemitter.manual_shardings else None
-        return _exported(step, self._inputs(mesh, [()] * len(self.shardings.inputs)), "cpu")
+        return export_program(step, self._inputs(mesh, [()] * len(self.shardings.inputs)), "cpu")
 
     @property
     def _mesh(self) -> AbstractMesh:
@@ -99,7 +101,7 @@ class PlannedProgram:
             sizes,
             names,
             axis_types=(AxisType.Auto,) * len(names),
-            abstract_device=_tpu(self.plan),
+            abstract_device=planned_tpu(self.plan),
         )
 
     def _planned(self) -> tuple[Any, list[Any]]:
@@ -125,8 +127,10 @@ class PlannedProgram:
         ]
 
 
-def _tpu(plan: PlanRecord) -> AbstractDevice | None:
-    """The plan's TPU, which kernels of Pallas ask for when they are lowered."""
+def planned_tpu(plan: PlanRecord) -> AbstractDevice | None:
+    """The plan's TPU, which kernels of Pallas ask for when they are lowered; None of a plan for
+    others.
+    """
     generation = GENERATIONS.get(plan.topology["device"]["name"])
     if generation is None:
         return None
@@ -143,12 +147,21 @@ def planned_program(plan: PlanRecord, call: TracedCall) -> PlannedProgram:
     return PlannedProgram(plan, call, reemitter)
 
 
-def _exported(step: Callable[..., Any], inputs: Sequence[Any], platform: Platform) -> ExportedStep:
-    exported = _try_export(step, inputs, platform, ())
+def export_program(
+    program: Callable[..., Any],
+    inputs: Sequence[Any],
+    platform: Platform,
+    without: re.Pattern[str] = _LOCATION,
+) -> ExportedStep:
+    """A jitted program on an abstract mesh; its hash is of the text without what `without` matches.
+
+    Raises `InputError` for what cannot be exported.
+    """
+    exported = _try_export(program, inputs, platform, ())
     return ExportedStep(
         artifact=bytes(exported.serialize()),
         # Source lines move with every edit above them and change nothing that is compiled.
-        sha256=hashlib.sha256(_LOCATION.sub("", exported.mlir_module()).encode()).hexdigest(),
+        sha256=hashlib.sha256(without.sub("", exported.mlir_module()).encode()).hexdigest(),
     )
 
 

@@ -53,6 +53,7 @@ from hlo_tools.read.proto import decode_module
 
 _PRICED: Final = frozenset(kind.value for kind in CollectiveKind)
 _COPIES: Final = frozenset({"fusion", "copy", "copy-start", DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE})
+_ESTIMATED: Final = frozenset(("fusion", "custom-call"))
 _GPU_COLLECTIVES: Final = "stream of collectives"
 CLOCK_HZ: Final[Mapping[str, float]] = {
     "v4": 275e12 / (8 * 2 * 128**2),
@@ -140,7 +141,10 @@ def kernel_prices(
     """
     if topology.platform == "cuda":
         estimates = read_estimates(data)
-        if not any(estimate.seconds for estimate in estimates.values()):
+        # Of copies alone there is nothing to estimate.
+        instructions = (i for c in module.computations.values() for i in c.instructions)
+        has_kernels = any(i.opcode in _ESTIMATED for i in instructions)
+        if has_kernels and not any(estimate.seconds for estimate in estimates.values()):
             raise CompilerError(
                 f"no seconds of a compiled step for {topology.device.name}: the compiler has "
                 "estimated none of its kernels"

@@ -4,13 +4,17 @@ A compiler may abort, hang, or hold a lock of the whole machine; here it hurts n
 holds the request and gets the answer (`automap.verify.messages`). The process ends when its
 standard input is closed, so that it never outlives the one that started it.
 
+Of a pipeline the programs are compiled one after the other, equal ones once: each is told where the
+values lie that it reads, which is where the programs before it left them  -> in: `_stage_programs`
+
 What is compiled for is not there: JAX shows fake CPU devices, or those of an ahead-of-time topology
                                                                       -> in: `compiler_devices`
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 import gzip
+import math
 import os
 from pathlib import Path
 import re
@@ -22,7 +26,8 @@ from typing import Any, Final
 import jax
 from jax import export
 from jax.experimental import topologies
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, Sharding
+import numpy as np
 
 from automap.atomic_file import write_atomically
 from automap.choices import CompilerName
@@ -30,6 +35,7 @@ from automap.jax_compat import compiled_proto
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, parse
 from automap.runtime.meshes import mesh_on, named_shardings
+from automap.runtime.pipeline.places import StagePlace, stage_places
 from automap.verify.compilers import CompilerMachine, compile_options
 from automap.verify.gpu_targets import gpu_target
 from automap.verify.messages import (
@@ -40,7 +46,12 @@ from automap.verify.messages import (
     Answer,
     MemoryBytes,
     PlanShardings,
+    ProgramAnswer,
     Request,
+    StageInput,
+    StageProgram,
+    StagesRequest,
+    stage_files,
 )
 from automap.verify.run_both import run_both
 from hlo_tools.compiled.estimates import ESTIMATES
@@ -108,6 +119,12 @@ def planned_step(artifact: bytes, mesh: Mesh, plan: PlanShardings) -> tuple[Any,
 
 def _answer(request: Request, folder: Path, start: float) -> Answer:
     plan = request.shardings
+    if request.stages is not None:
+        answers = tuple(_stage_programs(request, request.stages, folder))
+        seconds = time.monotonic() - start
+        return Answer(
+            outcome="done", message="", seconds=seconds, memory=None, leaves=(), programs=answers
+        )
     mesh = mesh_on(compiler_devices(request.machine), plan.axes, plan.devices)
     run, inputs = planned_step((folder / PLANNED_FILE).read_bytes(), mesh, plan)
     compiled = _compiled(run.lower(*inputs), request)
@@ -136,6 +153,151 @@ def _compiled(lowered: jax.stages.Lowered, request: Request) -> jax.stages.Compi
                 raise
             options |= retry.options
             tried = tuple(r for r in tried if r is not retry)
+
+
+@dataclass(frozen=True)
+class _StageResults:
+    """The outputs of a compiled program, as shapes with their shardings; None where that is not
+    known, as the compiler refused it.
+    """
+
+    number: int
+    answer: ProgramAnswer
+    outputs: Sequence[jax.ShapeDtypeStruct | None]
+
+
+def _stage_programs(
+    request: Request, stages: StagesRequest, folder: Path
+) -> Iterator[ProgramAnswer]:
+    """What comes of each program of a pipeline."""
+    plan = request.shardings
+    devices = mesh_on(compiler_devices(request.machine), plan.axes, plan.devices).devices.flat
+    places = stage_places([*devices], stages.pipeline)
+    done: list[_StageResults] = []
+    compiled: dict[Any, _StageResults] = {}
+    for number, program in enumerate(stages.programs):
+        place = places[program.stage]
+        given = [_where_it_lies(each, place, done) for each in program.inputs]
+        # Equal programs whose inputs lie alike on devices that lie alike are one.
+        key = (program.sha256, _shape(place), tuple(map(_layout, given)))
+        if None in given:
+            unknown = ProgramAnswer(
+                outcome="unknown",
+                message="",
+                same_as=None,
+                memory=None,
+                input_bytes=(),
+                output_bytes=(),
+            )
+            results = _StageResults(number, unknown, [None] * len(program.outputs))
+        elif key in compiled:
+            first = compiled[key]
+            again = replace(first.answer, same_as=first.number)
+            outputs = [None if x is None else _moved(x, place) for x in first.outputs]
+            results = _StageResults(number, again, outputs)
+        else:
+            results = _stage_program(request, folder, number, program, given, place)
+            compiled[key] = results
+        done.append(results)
+        yield results.answer
+
+
+def _where_it_lies(
+    each: StageInput, place: StagePlace, done: Sequence[_StageResults]
+) -> Sharding | None:
+    if each.spec is not None:
+        return place.split([axes or () for axes in each.spec])
+    assert each.made is not None  # noqa: S101 - one of the two is said
+    program, output = each.made
+    value = done[program].outputs[output]
+    if value is None:
+        return None
+    return value.sharding if each.received is None else place.received(each.received, value)
+
+
+def _moved(value: jax.ShapeDtypeStruct, place: StagePlace) -> jax.ShapeDtypeStruct:
+    """An output of an equal program, on a stage of its own."""
+    assert isinstance(value.sharding, NamedSharding)  # noqa: S101 - others are compiled again
+    sharding = NamedSharding(place.mesh, value.sharding.spec)
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+
+
+def _shape(place: StagePlace) -> Any:
+    """A stage's mesh, and where its devices lie: the first of them left out of account."""
+    # Those of several hosts, or of other rows of a slice, are compiled otherwise.
+    first, *_ = place.devices
+    lie = [
+        (d.process_index - first.process_index, *np.subtract(_coords(d), _coords(first)))
+        for d in place.devices
+    ]
+    return tuple(place.mesh.shape.items()), tuple(lie)
+
+
+def _coords(device: Any) -> np.ndarray:
+    # Of a TPU three numbers; other devices have their number in its place, or nothing.
+    return np.atleast_1d(getattr(device, "coords", device.id))
+
+
+def _layout(sharding: Sharding | None) -> Any:
+    # What has no name in axes of the mesh is like nothing else.
+    return sharding.spec if isinstance(sharding, NamedSharding) else object()
+
+
+def _stage_program(
+    request: Request,
+    folder: Path,
+    number: int,
+    program: StageProgram,
+    given: Sequence[Any],
+    place: StagePlace,
+) -> _StageResults:
+    artifact, compiled_file = (folder / name for name in stage_files(number))
+    exported = export.deserialize(bytearray(artifact.read_bytes()))
+
+    def run(*leaves: Any) -> Any:
+        args, kwargs = jax.tree.unflatten(exported.in_tree, leaves)
+        return jax.tree.leaves(exported.call(*args, **kwargs))
+
+    inputs = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
+        for a, s in zip(exported.in_avals, given, strict=True)
+    ]
+    wanted = [
+        None if spec is None else place.split([axes or () for axes in spec])
+        for spec in program.outputs
+    ]
+    step = jax.jit(run, out_shardings=wanted, donate_argnums=program.donated, keep_unused=True)
+    message, memory, shardings = "", None, wanted
+    try:
+        compiled = _compiled(step.lower(*inputs), request)
+    except jax.errors.JaxRuntimeError as error:
+        message = _text(error)
+        if not _OUT_OF_MEMORY.search(message) or _BUSY.search(message):
+            raise
+    else:
+        proto = compiled_proto(compiled)
+        if proto is not None:
+            write_atomically(compiled_file, gzip.compress(proto, mtime=0))
+        memory = _memory(compiled.memory_analysis())
+        shardings = jax.tree.leaves(compiled.output_shardings)
+    outputs = [
+        None if s is None else jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
+        for a, s in zip(exported.out_avals, shardings, strict=True)
+    ]
+    answer = ProgramAnswer(
+        outcome="out-of-memory" if message else "done",
+        message=message,
+        same_as=None,
+        memory=memory,
+        input_bytes=tuple(map(_shard_bytes, inputs)),
+        output_bytes=tuple(0 if x is None else _shard_bytes(x) for x in outputs),
+    )
+    return _StageResults(number, answer, outputs)
+
+
+def _shard_bytes(value: jax.ShapeDtypeStruct) -> int:
+    assert value.sharding is not None  # noqa: S101 - it was made with one
+    return math.prod(value.sharding.shard_shape(value.shape)) * value.dtype.itemsize
 
 
 def compiler_devices(machine: CompilerMachine) -> Sequence[Any]:
@@ -187,16 +349,20 @@ def _memory(usage: Any) -> MemoryBytes | None:
 
 
 def _failure(error: Exception, seconds: float) -> Answer:
-    text = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARACTERS]
+    text = _text(error)
     is_compilers = isinstance(error, jax.errors.JaxRuntimeError)
     outcome = "failed"
     if is_compilers and _OUT_OF_MEMORY.search(text):
         outcome = "out-of-memory"
     elif is_compilers and _BUSY.search(text):
         outcome = "busy"
+    return Answer(outcome=outcome, message=text, seconds=seconds, memory=None, leaves=())
+
+
+def _text(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARACTERS]
     # A path in a message may hold bytes that are no UTF-8, which JSON has no place for.
-    message = text.encode("utf-8", "replace").decode()
-    return Answer(outcome=outcome, message=message, seconds=seconds, memory=None, leaves=())
+    return text.encode("utf-8", "replace").decode()
 
 
 def _end_with_parent() -> None:

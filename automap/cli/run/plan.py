@@ -31,9 +31,14 @@ from automap.report.verification import compiled_text
 from automap.terminal import say, say_json, say_result
 from automap.topology import regular
 from automap.verify.cache import default_folder
-from automap.verify.confirm import Confirmation, confirmed_plan
+from automap.verify.confirm import (
+    CONFIRMED_BY_STAGES,
+    Confirmation,
+    Said,
+    confirmed_pipeline,
+    confirmed_plan,
+)
 from automap.verify.near_limit import settled
-from automap.verify.witness import Witness
 from hlo_tools.collector import collector_paused
 
 
@@ -94,18 +99,18 @@ def _plan(
         check_can_refine(regular(topology))
     with SearchProgress(options.budget_seconds) as progress:
         workload, call = read_target(request)
+
+        def plan_within(options: Options) -> PlanRecord:
+            return plan_workload(
+                workload,
+                topology,
+                options,
+                on_progress=progress.update,
+                on_stages=progress.update_stages,
+            )
+
         if confirmation is None and refinement is None:
             until_the_end.enter_context(note_interrupts())
-
-            def plan_within(options: Options) -> PlanRecord:
-                return plan_workload(
-                    workload,
-                    topology,
-                    options,
-                    on_progress=progress.update,
-                    on_stages=progress.update_stages,
-                )
-
             plan = settled(
                 plan_within(options),
                 call,
@@ -128,6 +133,16 @@ def _plan(
             )
         if refinement is not None:
             until_the_end.enter_context(note_interrupts())
+        elif options.space in CONFIRMED_BY_STAGES:
+            with contained():
+                return confirmed_pipeline(
+                    plan_within,
+                    call,
+                    topology.platform,
+                    options,
+                    confirmation or Confirmation(),
+                    on_compiled=_say_compiled,
+                )
         outcome = find_with_levers(
             workload, regular(topology), options, on_progress=progress.update
         )
@@ -172,6 +187,6 @@ def _say_refined(progress: RefinementProgress) -> None:
     )
 
 
-def _say_compiled(plan: PlanRecord, witness: Witness) -> None:
+def _say_compiled(plan: PlanRecord, witness: Said) -> None:
     """A line on stderr for each plan that was compiled: a compilation may take minutes."""
     say(compiled_text(plan, witness))

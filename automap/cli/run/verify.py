@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from automap.api.verification import Verification, verify
+from automap.api.verification import PipelineVerification, Verification, verify
 from automap.choices import CompilerName
 from automap.cli.run.target import (
     hide_accelerators,
@@ -52,7 +52,7 @@ def run(
     click.get_current_context().exit(_status(verification))
 
 
-def _status(verification: Verification) -> ExitStatus:
+def _status(verification: Verification | PipelineVerification) -> ExitStatus:
     if verification.is_verdict and not verification.fits:
         return ExitStatus.DOES_NOT_FIT
     if verification.numerics is not None and not verification.numerics.agrees:

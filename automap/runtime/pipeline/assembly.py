@@ -23,7 +23,7 @@ from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.loops import Piece
 from automap.runtime.pipeline.numbered import Numbered
 from automap.runtime.pipeline.pinned import StagePins
-from automap.runtime.pipeline.places import StagePlace, TransferForm
+from automap.runtime.pipeline.places import StagePlace, SumForm, TransferForm
 from automap.runtime.pipeline.programs import LoopProgram, OnceProgram
 from automap.runtime.pipeline.storage import StoredLeaf, store_leaf
 from automap.runtime.pipeline.transfer import send
@@ -35,7 +35,7 @@ from automap.runtime.processes import one_device_each, process_numbers
 @dataclass(frozen=True)
 class LoopFunctions:
     """A loop program: `routes` are the stages that read a value it makes, and how it travels;
-    `totals` its sums' values.
+    `totals` its sums' values, which grow as `forms` say.
     """
 
     program: LoopProgram
@@ -43,7 +43,7 @@ class LoopFunctions:
     start: Any
     finish: Any
     totals: tuple[int, ...]
-    numbers: Sequence[jax.Array]
+    forms: Sequence[SumForm]
     part_shardings: Mapping[int, NamedSharding]
     routes: Mapping[int, Sequence[tuple[int, TransferForm]]]
 
@@ -70,12 +70,9 @@ class SweepFunctions:
 
 
 @dataclass(frozen=True)
-class Assembly:
-    """All programs of a step; `inputs` and `outputs` say how the user's arrays are stored,
-    `output_stages` where results are to be.
-
-    `state` are the outputs, by leaf, that replace inputs. The others are `everywhere` if there are
-    several processes.
+class StepPrograms:
+    """All programs of a step, on devices or on abstract meshes; `output_stages` are where results
+    are to be.
     """
 
     blueprint: Blueprint
@@ -85,10 +82,6 @@ class Assembly:
     pre: Sequence[tuple[OnceProgram, Any]]
     sweeps: Sequence[SweepFunctions]
     output_stages: Sequence[int]
-    inputs: Sequence[StoredLeaf]
-    outputs: Sequence[StoredLeaf]
-    state: Collection[int]
-    everywhere: NamedSharding | None
 
     def home(self, value: int) -> int:
         """The stage that a value of the whole step comes from."""
@@ -111,6 +104,23 @@ class Assembly:
 
 
 @dataclass(frozen=True)
+class Assembly:
+    """The programs of a step on devices; `inputs` and `outputs` say how the user's arrays are
+    stored, `numbers` has those of the microbatches on each stage.
+
+    `state` are the outputs, by leaf, that replace inputs. The others are `everywhere` if there are
+    several processes.
+    """
+
+    programs: StepPrograms
+    inputs: Sequence[StoredLeaf]
+    outputs: Sequence[StoredLeaf]
+    numbers: Sequence[Sequence[jax.Array]]
+    state: Collection[int]
+    everywhere: NamedSharding | None
+
+
+@dataclass(frozen=True)
 class Assembler:
     """Makes an assembly; `stage_programs` has the program of each stage's share of a microbatch,
     numbered.
@@ -130,26 +140,36 @@ class Assembler:
     orders: Mapping[str, Sequence[Job]]
     donated: frozenset[int]
 
-    def assembly(self) -> Assembly:
+    def programs(self) -> StepPrograms:
         """The programs' functions."""
-        blueprint, cut = self.blueprint, self.shardings.cut
-        output_stages = self._output_stages()
-        input_stages = [blueprint.owner[v] for v in blueprint.numbers.inputs]
-        program = blueprint.numbers.program
-        devices = [d for place in self.shardings.places for d in place.mesh.devices.flat]
-        is_shared = len(process_numbers(devices)) > 1
-        return Assembly(
-            blueprint=blueprint,
+        pre = self.blueprint.pre
+        return StepPrograms(
+            blueprint=self.blueprint,
             places=self.shardings.places,
             shardings=self.shardings,
             microbatches=self.microbatches,
-            pre=[(p, self._once(p, self._before(p), ())) for p in blueprint.pre if p.outputs],
-            sweeps=[self._sweep(number) for number in range(len(blueprint.sweeps))],
-            output_stages=output_stages,
+            pre=[(p, self._once(p, self._before(p), ())) for p in pre if p.outputs],
+            sweeps=[self._sweep(number) for number in range(len(self.blueprint.sweeps))],
+            output_stages=self._output_stages(),
+        )
+
+    def assembly(self) -> Assembly:
+        """The programs' functions on devices, with all that is on them before a step."""
+        blueprint, cut, programs = self.blueprint, self.shardings.cut, self.programs()
+        input_stages = [blueprint.owner[v] for v in blueprint.numbers.inputs]
+        program, results = blueprint.numbers.program, blueprint.numbers.outputs
+        places = self.shardings.places
+        # All stages' devices, those of interleaved stages once.
+        devices = list(dict.fromkeys(d for place in places for d in place.devices))
+        is_shared = len(process_numbers(devices)) > 1
+        return Assembly(
+            programs=programs,
             inputs=self._stored(cut.inputs, blueprint.numbers.inputs, input_stages, program.inputs),
-            outputs=self._stored(
-                cut.outputs, blueprint.numbers.outputs, output_stages, program.outputs
-            ),
+            outputs=self._stored(cut.outputs, results, programs.output_stages, program.outputs),
+            numbers=[
+                [send(np.int32(i), place.whole) for i in range(self.microbatches)]
+                for place in places
+            ],
             state=self.shardings.state.keys(),
             everywhere=one_device_each(devices) if is_shared else None,
         )
@@ -253,7 +273,7 @@ class Assembler:
             if has_sums
             else list,
             totals=totals,
-            numbers=[send(np.int32(i), place.whole) for i in range(self.microbatches)],
+            forms=forms,
             part_shardings={
                 v: self.shardings.part(v, stage, self.microbatches) for v in program.parts
             },
@@ -268,15 +288,17 @@ class Assembler:
         own = self.stage_programs[program.stage].program
         is_last = number == len(self.blueprint.sweeps) - 1
         eqns = (*own.before, *own.passes[number].middle, *(own.after if is_last else ()))
-        donated = self._donated(program) if is_last else ()
-        return self._once(program, [eqns[n] for n in program.equations], donated)
+        eqns_here = [eqns[n] for n in program.equations]
+        return self._once(program, eqns_here, self.donated_positions(number, program))
 
-    def _donated(self, program: UpdateProgram) -> tuple[int, ...]:
+    def donated_positions(self, number: int, program: UpdateProgram) -> tuple[int, ...]:
         """Positions of inputs that end in a program of the last update and make room for its
-        outputs.
+        outputs; none of an update after loop `number` that is not the last.
 
         They are the state that the user gives away, and after it sums of this step.
         """
+        if number < len(self.blueprint.sweeps) - 1:
+            return ()
         programs = self.blueprint.sweeps[-1][1].programs
         numbers = self.blueprint.numbers
         later = programs[programs.index(program) + 1 :]

@@ -17,7 +17,7 @@ from typing import Any
 
 import jax
 from jax import lax, numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
 from automap.jaxpr.microbatch import Pass
@@ -197,11 +197,16 @@ def part_function(place: StagePlace, samples: int) -> Any:
 
 
 def _on(place: StagePlace, run: Any, chosen: Sequence[NamedSharding | None] = ()) -> Any:
-    """`run` in all processes; the shardings of results that are not `chosen` here are broadcast."""
+    """`run` in all processes; the shardings of results that are not `chosen` here are broadcast.
+
+    On an abstract mesh it is the jitted function itself, which is compiled elsewhere.
+    """
+    if isinstance(place.mesh, AbstractMesh):
+        return run
     is_shared = len(process_numbers(place.everyone)) > 1
     if is_shared and any(sharding is None for sharding in chosen):
         return BroadcastShardings(run, place.mesh, place.everyone)
-    return where_held(run, place.mesh.devices.flat)
+    return where_held(run, place.devices)
 
 
 class BroadcastShardings:

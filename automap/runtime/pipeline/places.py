@@ -16,14 +16,21 @@ travels with outer and samples apart, so that stages with other numbers of repli
                                                                     -> in: `pack`, `unpack`
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 import math
 from typing import Any, Final
 
 import jax
 from jax import lax, numpy as jnp
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import (
+    AbstractDevice,
+    AbstractMesh,
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+)
 import numpy as np
 
 from automap.errors import NotSeparableError, PlanError
@@ -43,10 +50,11 @@ class StagePlace:
     """One stage's devices; `replica_axes` are those of `mesh` along which they are replicas.
 
     `inside` is None for a stage of replicas alone, `specs` are its leaves' by path. `everyone` has
-    the devices of all stages.
+    the devices of all stages, and is empty where `mesh` is abstract: on a machine that is not
+    there.
     """
 
-    mesh: Mesh
+    mesh: Mesh | AbstractMesh
     replica_axes: Axes
     inside: InsideRecord | None
     specs: Mapping[str, Spec]
@@ -56,6 +64,11 @@ class StagePlace:
     def replicas(self) -> int:
         """How many parts a microbatch is divided in."""
         return math.prod(self.mesh.shape[axis] for axis in self.replica_axes)
+
+    @property
+    def devices(self) -> Sequence[Any]:
+        """Those of the mesh; none of an abstract one."""
+        return [*self.mesh.devices.flat] if isinstance(self.mesh, Mesh) else []
 
     @property
     def whole(self) -> NamedSharding:
@@ -93,15 +106,16 @@ class StagePlace:
         """
         return self.split(form.dims(self.replica_axes)) if self.inside is None else None
 
-    def received(self, form: "TransferForm", sent: jax.Array) -> NamedSharding:
-        """For a value that comes from another stage.
+    def received(
+        self, dims: Sequence[Axes], sent: jax.Array | jax.ShapeDtypeStruct
+    ) -> NamedSharding:
+        """For a value that comes from another stage, with `dims` of its form here.
 
         It keeps what both meshes can have of its parts: a sequence that is split on both need not
         be put together.
         """
         # An axis of the same name and size on both meshes stays where it splits the value already.
-        dims = [*form.dims(self.replica_axes)]
-        dims += [()] * (sent.ndim - len(dims))
+        dims = [*dims, *((),) * (sent.ndim - len(dims))]
         if isinstance(sent.sharding, NamedSharding) and self.inside is not None:
             theirs = sent.sharding.mesh.shape
             for dim, entry in enumerate(sent.sharding.spec):
@@ -136,9 +150,37 @@ def stage_places(devices: Sequence[Any], record: PipelineRecord) -> tuple[StageP
 
     Raises `PlanError` for an axis whose name is taken.
     """
+
+    def on_devices(stage: StageRecord, sizes: tuple[int, ...], names: Axes) -> Mesh:
+        own = np.array([devices[n] for n in stage.devices]).reshape(sizes)
+        return Mesh(own, names, axis_types=(AxisType.Auto,) * len(names))
+
+    return _places(record, on_devices, devices)
+
+
+def abstract_places(
+    record: PipelineRecord, device: AbstractDevice | None
+) -> tuple[StagePlace, ...]:
+    """The places of a plan's stages on a machine that is not there; `device` is what kernels are
+    told of it when they are lowered.
+
+    Raises `PlanError` for an axis whose name is taken.
+    """
+
+    def abstract(stage: StageRecord, sizes: tuple[int, ...], names: Axes) -> AbstractMesh:
+        types = (AxisType.Auto,) * len(names)
+        return AbstractMesh(sizes, names, axis_types=types, abstract_device=device)
+
+    return _places(record, abstract, ())
+
+
+def _places(
+    record: PipelineRecord,
+    make_mesh: Callable[[StageRecord, tuple[int, ...], Axes], Mesh | AbstractMesh],
+    everyone: Sequence[Any],
+) -> tuple[StagePlace, ...]:
     places = []
     for stage in record.stages:
-        own = np.array([devices[n] for n in stage.devices])
         axes = stage.inside.mesh.axes if stage.inside else ()
         replica_axes = stage.inside.replica_axes if stage.inside else ()
         if not replica_axes:
@@ -149,12 +191,12 @@ def stage_places(devices: Sequence[Any], record: PipelineRecord) -> tuple[StageP
                 )
             # Replicas alone need one axis; a stage that is sharded without any gets one of size 1,
             # so that both kinds run by the same programs.
-            axes = ((REPLICAS, len(own) if stage.inside is None else 1), *axes)
+            axes = ((REPLICAS, len(stage.devices) if stage.inside is None else 1), *axes)
             replica_axes = (REPLICAS,)
         names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
-        mesh = Mesh(own.reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
         specs = {leaf.path: leaf.spec for leaf in stage.inside.inputs} if stage.inside else {}
-        places.append(StagePlace(mesh, replica_axes, stage.inside, specs, devices))
+        mesh = make_mesh(stage, sizes, names)
+        places.append(StagePlace(mesh, replica_axes, stage.inside, specs, everyone))
     return tuple(places)
 
 

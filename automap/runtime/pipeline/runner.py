@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax import lax
 from jax.extend import core
+from jax.sharding import NamedSharding
 import numpy as np
 
 from automap.pipeline.schedules import PASSES, Job
@@ -24,7 +25,7 @@ from automap.plan.pipeline import PipelineRecord
 from automap.runtime.pipeline.assembly import Assembly, SweepFunctions
 from automap.runtime.pipeline.compiled import part_function
 from automap.runtime.pipeline.divide import StagePass
-from automap.runtime.pipeline.places import StagePlace
+from automap.runtime.pipeline.places import TransferForm
 from automap.runtime.pipeline.transfer import send
 from automap.runtime.processes import is_own
 
@@ -36,15 +37,15 @@ def run_step(assembly: Assembly, inputs: Sequence[Any], on_job: Callable[[Job], 
     """The step's outputs for its flat inputs; `on_job` is called with every pass when its stage is
     given it.
     """
-    pieces: list[Any] = [None] * len(assembly.blueprint.numbers.inputs)
+    pieces: list[Any] = [None] * len(assembly.programs.blueprint.numbers.inputs)
     for leaf, stored in zip(inputs, assembly.inputs, strict=True):
         for number, piece in zip(stored.numbers, stored.split(leaf), strict=True):
             pieces[number] = piece
     values = _StepValues(assembly, pieces)
-    for once, function in assembly.pre:
+    for once, function in assembly.programs.pre:
         made = function(*(values.get(v, once.stage) for v in once.inputs))
         values.keep(once.stage, once.outputs, made)
-    for sweep in assembly.sweeps:
+    for sweep in assembly.programs.sweeps:
         _microbatches(values, sweep, on_job)
         for update, function in sweep.updates:
             made = function(*(values.get(v, update.stage) for v in update.inputs))
@@ -63,7 +64,7 @@ class _StepValues:
     """The values of one step that are not of one microbatch, by number and stage."""
 
     def __init__(self, assembly: Assembly, inputs: Sequence[Any]) -> None:
-        numbers = assembly.blueprint.numbers
+        numbers = assembly.programs.blueprint.numbers
         self._assembly = assembly
         self._given = dict(zip(numbers.inputs, inputs, strict=True))
         self._given.update(zip(numbers.constants, numbers.program.values, strict=True))
@@ -72,45 +73,52 @@ class _StepValues:
     def get(self, value: int, stage: int) -> Any:
         """A value on a stage; what several stages read comes to each from its owner."""
         if (value, stage) not in self._by_stage:
-            home = self._assembly.home(value)
+            home = self._assembly.programs.home(value)
             source = self._given[value] if stage == home else self.get(value, home)
-            self._by_stage[value, stage] = send(source, self._assembly.shardings.leaf(value, stage))
+            self._by_stage[value, stage] = send(
+                source, self._assembly.programs.shardings.leaf(value, stage)
+            )
         return self._by_stage[value, stage]
 
     def keep(self, stage: int, values: Sequence[int], arrays: Sequence[Any]) -> None:
         """Hold what a stage made."""
         self._by_stage.update(((v, stage), x) for v, x in zip(values, arrays, strict=True))
 
-    def place(self, stage: int) -> StagePlace:
-        """A stage's devices."""
-        return self._assembly.places[stage]
+    def received(self, form: TransferForm, value: jax.Array, stage: int) -> NamedSharding:
+        """Where a value of a microbatch comes to on another stage."""
+        place = self._assembly.programs.places[stage]
+        return place.received(form.dims(place.replica_axes), value)
+
+    def number(self, microbatch: int, stage: int) -> jax.Array:
+        """A microbatch's number on a stage."""
+        return self._assembly.numbers[stage][microbatch]
 
     def part(self, value: int, microbatch: int) -> Any:
         """A microbatch's part of a batch input, where the whole is."""
         # The host's arrays are sliced by numpy, so that no device gets more than its part.
-        number = self._assembly.blueprint.numbers.slices[value]
+        number = self._assembly.programs.blueprint.numbers.slices[value]
         whole = self._given[number]
-        n = whole.shape[0] // self._assembly.microbatches
+        n = whole.shape[0] // self._assembly.programs.microbatches
         if isinstance(whole, np.ndarray):
             return whole[microbatch * n : (microbatch + 1) * n]
         if self._assembly.everywhere is None or is_own(whole):
             return _part(whole, microbatch, n)
-        home = self._assembly.home(number)
-        place = self._assembly.places[home]
+        home = self._assembly.programs.home(number)
+        place = self._assembly.programs.places[home]
         return part_function(place, n)(self.get(number, home), np.int32(microbatch))
 
     def outputs(self) -> Iterator[Any]:
         """The step's results, new versions of inputs where the inputs belong."""
         for atom, stage in zip(
-            self._assembly.blueprint.numbers.program.outputs,
-            self._assembly.output_stages,
+            self._assembly.programs.blueprint.numbers.program.outputs,
+            self._assembly.programs.output_stages,
             strict=True,
         ):
             if isinstance(atom, core.Literal):
                 value = np.asarray(atom.val, jax.typeof(atom.val).dtype)
-                yield send(value, self._assembly.places[stage].whole)
+                yield send(value, self._assembly.programs.places[stage].whole)
             else:
-                yield self.get(self._assembly.blueprint.numbers.number[atom], stage)
+                yield self.get(self._assembly.programs.blueprint.numbers.number[atom], stage)
 
 
 def _microbatches(
@@ -140,7 +148,7 @@ def _microbatches(
         for value in loop.program.last:
             del here[value, job.stage, i]
         totals[stage_pass], made = loop.run(
-            totals[stage_pass], loop.numbers[i], read[0], fixed, read[1]
+            totals[stage_pass], values.number(i, job.stage), read[0], fixed, read[1]
         )
         for value, array in zip(loop.program.made, made, strict=True):
             # Sent at once: the transfer overlaps with what the stage does next.
@@ -148,7 +156,7 @@ def _microbatches(
                 here[value, stage, i] = (
                     array
                     if stage == job.stage
-                    else send(array, values.place(stage).received(form, array))
+                    else send(array, values.received(form, array, stage))
                 )
             if value in joined:
                 joined[value][i] = array

@@ -27,7 +27,7 @@ from automap.runtime.pipeline.cuts import plan_cuts
 from automap.runtime.pipeline.loops import cut_loops
 from automap.runtime.pipeline.numbered import Numbered, check_alike, number_values
 from automap.runtime.pipeline.pinned import stage_pins, with_sites
-from automap.runtime.pipeline.places import replica_count, stage_places
+from automap.runtime.pipeline.places import StagePlace, replica_count, stage_places
 from automap.runtime.pipeline.runner import forward_order, run_step, simulated_order
 from automap.runtime.pipeline.value_shardings import ValueShardings
 from automap.runtime.planned_calls import StepUnderPlan
@@ -95,7 +95,7 @@ class PipelinedStep(StepUnderPlan["_Program"]):
             with suppress(PlanError):
                 self._agree(str(error))
             raise
-        self._agree(program.assembly.structure())
+        self._agree(program.assembly.programs.structure())
         self._latest = program
         return program
 
@@ -204,6 +204,14 @@ class _Program:
 def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -> Assembly:
     """The programs of a traced step on `devices`, which the stages number.
 
+    Raises as `assembler` does.
+    """
+    return assembler(call, record, stage_places(devices, record)).assembly()
+
+
+def assembler(call: TracedCall, record: PipelineRecord, places: Sequence[StagePlace]) -> Assembler:
+    """Makes the programs of a traced step on the places of its stages.
+
     Raises `NotSeparableError` for a step that needs all samples at once, `InputError` for a number
     of microbatches that is not possible, `PlanError` for cuts that the step does not have.
     """
@@ -217,7 +225,6 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
         return cut_loops(named, cuts).flat, [piece.leaf for piece in cut.inputs]
 
     # One program for each size of a stage's share of a microbatch: stages of one size share it.
-    places = stage_places(devices, record)
     programs: dict[int, Numbered] = {}
     for place in places:
         parts = record.microbatches * place.replicas
@@ -238,4 +245,4 @@ def assemble(call: TracedCall, record: PipelineRecord, devices: Sequence[Any]) -
         microbatches=record.microbatches,
         orders={"both": simulated_order(record), "forward": forward_order(record)},
         donated=call.donated,
-    ).assembly()
+    )

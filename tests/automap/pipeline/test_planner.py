@@ -8,7 +8,7 @@ import pytest
 import automap
 from automap.api.plan import Plan
 from automap.cli import main
-from automap.errors import InfeasiblePlanError, InputError, PlanError
+from automap.errors import InfeasiblePlanError, InputError
 from automap.pipeline.schedules import GPIPE, ONE_FORWARD_ONE_BACKWARD, SCHEDULES
 from automap.planner.pipeline_records import bubble, layer_name
 from models.gpt import gpt_tiny
@@ -66,12 +66,6 @@ def test_diff_names_the_pipelines(plan):
     assert "pipeline: " in text
     assert "2+2 devices, cut after" in text
     assert "-> gpipe, 1 microbatch, 4 devices" in text
-
-
-def test_what_cannot_be_done_with_it_yet_is_said(plan, tmp_path):
-    step, args = t5_tiny()
-    with pytest.raises(PlanError, match="pipeline of 2 stages.*--space sharding"):
-        automap.verify(plan, step, args)
 
 
 @pytest.mark.parametrize("schedule", list(SCHEDULES.values()))
@@ -136,7 +130,6 @@ def test_one_stage_is_data_parallel():
         ({"strategy": "greedy"}, "of pipelines; allowed: auto, exact"),
         ({"mesh": "data=4"}, "--mesh is of shardings"),
         ({"preset": "zero-1"}, "--preset is of shardings"),
-        ({"verify": True}, "--verify, --refine: no compiler"),
     ],
 )
 def test_options_that_do_not_suit(options, message):

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import pytest
 
 import automap
+from automap.api.verification import PipelineVerification
 from automap.verify.gpu_targets import GPU_TARGETS
 from models.nmt import nmt
 from models.vit import vit_b16
+from tests.automap.runtime.pipeline import running as pipeline_steps
 from tests.steps import decoder, mlp
 
 
@@ -88,6 +90,31 @@ def test_a_refusal_for_memory_is_a_result(name, tmp_path):
     assert verified.witness.memory is None and "emory" in verified.witness.refusal
     assert verified.witness.peak_bytes is not None and verified.witness.peak_bytes > 15 * 2**30
     assert "DOES NOT FIT" in verified.explain()
+
+
+@pytest.mark.parametrize("topology", [pytest.param("4xh100", marks=needs_gpu)])
+def test_a_pipeline_is_compiled_stage_by_stage(topology, tmp_path):
+    step, args = pipeline_steps.mlp(depth=8, width=256, batch=64)
+    plan = automap.plan(step, args, topology=topology, space="pipeline", stages=4, microbatches=8)
+    verified = automap.verify(plan, step, args, cache_dir=tmp_path, timeout=TIMEOUT_SECONDS)
+    assert isinstance(verified, PipelineVerification)
+    assert verified.fits and verified.is_verdict
+    # Of four stages of two layers the two in the middle are equal.
+    assert verified.compiled_count < verified.program_count
+    bounds = [
+        sum(
+            stage.compiled.forward_seconds
+            + stage.compiled.backward_seconds
+            + stage.compiled.weights_seconds
+            for stage in verified.stages
+        ),
+        max(
+            8 * (stage.compiled.forward_seconds + stage.compiled.backward_seconds)
+            for stage in verified.stages
+        ),
+    ]
+    # No schedule is faster than one microbatch through all stages, or than the slowest stage.
+    assert verified.compiled_step_seconds >= max(bounds) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("batch", [pytest.param(256, marks=needs_gpu)])

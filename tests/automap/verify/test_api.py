@@ -13,7 +13,7 @@ from automap.errors import CompilerError, InputError, PlanError
 from automap.step.step import traced_call
 from automap.verify import compiling
 from automap.verify.numerics import compare_numerics, tolerance
-from automap.verify.program import PlannedProgram, _exported, planned_program
+from automap.verify.program import PlannedProgram, export_program, planned_program
 from tests.steps import mlp
 
 
@@ -183,7 +183,7 @@ def _single(program):
     avals = program.call.jaxpr.in_avals
     step = jax.jit(program.reemitter.scoped(), keep_unused=True)
     inputs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
-    return _exported(step, inputs, "cpu")
+    return export_program(step, inputs, "cpu")
 
 
 def test_a_model_too_large_for_the_cpu_is_skipped_with_the_reason():

@@ -19,8 +19,8 @@ def layer_ends(step, args) -> list[str]:
 def test_one_activation_crosses_an_edge_of_layers_each_way():
     step, args = mlp()
     run = Running(step, args, record((1, 1, 1, 1), layer_ends(step, args)[:3]))
-    (sweep,) = run.assembly.sweeps
-    numbers = run.assembly.blueprint.numbers
+    (sweep,) = run.assembly.programs.sweeps
+    numbers = run.assembly.programs.blueprint.numbers
     for stage_pass, loop in sweep.loops.items():
         next_stage = stage_pass.stage + (1 if stage_pass.kind == "forward" else -1)
         sent = [
@@ -47,7 +47,7 @@ def test_everything_of_a_layer_is_on_its_stage():
 def test_gradients_are_added_where_they_are_made_and_the_norm_goes_through_one_stage():
     step, args = mlp()
     run = Running(step, args, record((1, 1, 1, 1), layer_ends(step, args)[:3]))
-    (sweep,) = run.assembly.sweeps
+    (sweep,) = run.assembly.programs.sweeps
     sums = {stage_pass: len(loop.program.sums) for stage_pass, loop in sweep.loops.items()}
     assert sums == {
         **{StagePass("backward", stage): 2 for stage in range(4)},
@@ -63,7 +63,7 @@ def test_a_cut_through_a_layer_leaves_its_weights_in_one_stage():
     level = flatten(jax.make_jaxpr(step)(*args), {})
     product = next(e.path for e in level.equations if e.eqn.primitive.name == "dot_general")
     run = Running(step, args, record((1, 1), [product]))
-    (sweep,) = run.assembly.sweeps
+    (sweep,) = run.assembly.programs.sweeps
     assert len(sweep.loops[StagePass("backward", 0)].program.sums) == 1
     stages = [next(iter(s.parts[0].mesh.devices.flat)).id for s in run.assembly.inputs]
     assert stages[1:5] == [1, 0, 1, 1]

@@ -108,7 +108,7 @@ def test_a_device_holds_its_stages_share_and_nothing_else(trained):
 
 def transfers_of(assembly, args) -> dict[StagePass, Counter[Transfer]]:
     """The collectives that are compiled into each pass of a microbatch."""
-    (sweep,) = assembly.sweeps
+    (sweep,) = assembly.programs.sweeps
     seen = {}
 
     def watched(stage_pass, loop):
@@ -121,11 +121,12 @@ def transfers_of(assembly, args) -> dict[StagePass, Counter[Transfer]]:
         return replace(loop, run=run)
 
     loops = {stage_pass: watched(stage_pass, loop) for stage_pass, loop in sweep.loops.items()}
-    watching = replace(assembly, sweeps=[replace(sweep, loops=loops)])
+    programs = replace(assembly.programs, sweeps=[replace(sweep, loops=loops)])
+    watching = replace(assembly, programs=programs)
     run_step(watching, jax.tree.leaves(args), lambda job: None)
     found = {}
     for stage_pass, given in seen.items():
-        mesh = assembly.places[stage_pass.stage].mesh
+        mesh = assembly.programs.places[stage_pass.stage].mesh
         programs = {stage_pass: sweep.loops[stage_pass].run.lower(*given)}
         if given[0]:
             programs[StagePass("after", stage_pass.stage)] = sweep.loops[stage_pass].finish.lower(
