@@ -20,7 +20,7 @@ from rich.progress import track
 import automap
 from automap.api.verification import PipelineVerification
 from automap.quantities import bytes_text
-from automap.verify.pipelines import StageVerification
+from automap.verify.verification import StageVerification
 from scripts.compare_schedules import MICROBATCHES, MODELS, STAGES
 from scripts.tables import made_by, markdown, replace_table
 

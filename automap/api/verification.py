@@ -16,9 +16,15 @@ from automap.verify.comparison import compare
 from automap.verify.compilers import COMPILERS
 from automap.verify.compiling import ask
 from automap.verify.numerics import compare_numerics
-from automap.verify.pipelines import PipelineVerificationRecord, verify_pipeline
+from automap.verify.pipelines import verify_pipeline
 from automap.verify.program import planned_program
-from automap.verify.verification import VerificationRecord, check_options, plan_compiler
+from automap.verify.stages import list_programs
+from automap.verify.verification import (
+    PipelineVerificationRecord,
+    VerificationRecord,
+    check_options,
+    plan_compiler,
+)
 
 
 class PipelineVerification(FromRecord, PipelineVerificationRecord):
@@ -90,8 +96,9 @@ def verify(
     # None keeps nothing and looks nowhere.
     folder = (default_folder() if cache_dir is None else Path(cache_dir)) if cache else None
     if plan.pipeline is not None:
+        listing = list_programs(plan, call, COMPILERS[name].platform)
         return PipelineVerification.from_record(
-            verify_pipeline(plan, call, name, timeout_seconds=timeout, cache_folder=folder)
+            verify_pipeline(plan, listing, name, timeout_seconds=timeout, cache_folder=folder)
         )
     program = planned_program(plan, call)
     witness = ask(program, name, timeout_seconds=timeout, cache_folder=folder)

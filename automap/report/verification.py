@@ -11,8 +11,11 @@ from automap.quantities import bytes_text, seconds_text
 from automap.verify.comparison import CollectiveRow, Comparison
 from automap.verify.compilers import COMPILERS
 from automap.verify.numerics import Numerics
-from automap.verify.pipelines import PipelineVerificationRecord, StageVerification
-from automap.verify.verification import VerificationRecord
+from automap.verify.verification import (
+    PipelineVerificationRecord,
+    StageVerification,
+    VerificationRecord,
+)
 from automap.verify.witness import Witness
 
 

@@ -17,6 +17,7 @@
 `automap.verify.process`     running a job in the compiler's process, and the flags that it sees
 `automap.verify.program`     the step under its plan as a file that any process can compile
 `automap.verify.replayed`    the seconds of a step as its compiler scheduled it
+`automap.verify.stages`      the programs of a pipeline's stages, as files that can be compiled
 `automap.verify.verification`  the result of a verification, and its options
 `automap.verify.witness`     the witness: what a compiler said of a planned step; frozen, JSON,
                              the same in every process

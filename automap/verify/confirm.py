@@ -28,8 +28,10 @@ from automap.topology.model import Platform, Topology
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
 from automap.verify.compiling import Compiled, compile_planned
-from automap.verify.pipelines import PipelineVerificationRecord, verify_pipeline
+from automap.verify.pipelines import verify_pipeline
 from automap.verify.program import planned_program
+from automap.verify.stages import list_programs
+from automap.verify.verification import PipelineVerificationRecord
 from automap.verify.witness import Witness
 
 
@@ -169,7 +171,8 @@ def _said(
 ) -> Said:
     timeout, folder = confirmation.timeout_seconds, confirmation.cache_folder
     if plan.pipeline is not None:
-        return verify_pipeline(plan, call, name, timeout_seconds=timeout, cache_folder=folder)
+        listing = list_programs(plan, call, COMPILERS[name].platform)
+        return verify_pipeline(plan, listing, name, timeout_seconds=timeout, cache_folder=folder)
     program = planned_program(plan, call)
     return compile_planned(program, name, timeout_seconds=timeout, cache_folder=folder).witness
 

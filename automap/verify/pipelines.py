@@ -6,36 +6,49 @@ ahead of time for the devices of its own stage, equal ones once.
     F, B, W    seconds of the passes of a microbatch
     R          of all that a stage does once in a step: what it computes before the loop, sums of
                gradients over its replicas, outputs, the update      -> in: `_stage_seconds`
-    bytes      the most that a device of the stage holds in a step   -> in: `held_bytes.peak_bytes`
+    bytes      the most that a device of the stage holds in a step   -> in: `peak_bytes`
     step       the pipeline's simulation with these seconds          -> in: `_step_seconds`
 
 What stages send each other is in no program: a transfer takes the seconds that the plan has for it,
 on both sides. A stage fits if its compiler refuses none of its programs and the bytes are within
 the device's memory.
+
+For the bytes the step is gone through pass by pass in the order of the schedule, as the runtime
+does it (`automap.runtime.pipeline.runner`), with bytes in the place of arrays:
+
+    held    state, what the stage was sent of other stages' state, sums that grow, and of each
+            microbatch what a later pass of the stage reads
+    peak    the largest of held + outputs - aliased + temporaries, over all programs that run
+
+Batch inputs count by their microbatch's part: the whole batch is in the memory of the host. The
+stages of a group of interleaved ones share their devices, whose bytes are those of all of them.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any, Final
 
 from automap.choices import CompilerName
 from automap.errors import AutomapError
+from automap.pipeline.schedules import Job
 from automap.pipeline.simulation import simulated_step
 from automap.plan.codec import encode
 from automap.plan.pipeline import PipelineRecord, StageRecord
 from automap.plan.record import PlanRecord
+from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.places import StagePlace
-from automap.step.call import TracedCall
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.topology.parts import sub_topology
 from automap.verify.cache import cache_key, load_answer, save_answer
 from automap.verify.compilers import COMPILERS, machine_for
 from automap.verify.compiling import failure
-from automap.verify.held_bytes import peak_bytes
 from automap.verify.job_folder import job_folder
 from automap.verify.messages import (
     Answer,
@@ -43,127 +56,46 @@ from automap.verify.messages import (
     ProgramAnswer,
     ProgramKind,
     Request,
-    StagesRequest,
     stage_files,
 )
 from automap.verify.process import run_job
 from automap.verify.replayed import replayed_step
-from automap.verify.stages import StageListing, list_programs
-from automap.verify.verification import plan_compiler
+from automap.verify.stages import Key, StageListing, SweepListing
+from automap.verify.verification import (
+    PipelineVerificationRecord,
+    StageNumbers,
+    StageVerification,
+    plan_compiler,
+)
 from hlo_tools.errors import HloError
 
 
 _PASSES: Final[tuple[ProgramKind, ...]] = ("forward", "backward", "weights")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageNumbers:
-    """Seconds and bytes of a stage, None where a compiler does not say them.
-
-    Passes are of one microbatch, `reduce_seconds` of what is done once in a step; `peak_bytes` are
-    those of each of its devices, all stages that they have together.
-    """
-
-    forward_seconds: float | None
-    backward_seconds: float | None
-    weights_seconds: float | None
-    reduce_seconds: float | None
-    peak_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageVerification:
-    """One stage: predicted, and by the compiler. `refusal` is the compiler's text if it refuses one
-    of its programs, else "".
-    """
-
-    stage: int
-    devices: tuple[int, ...]
-    layers: str
-    fits: bool
-    refusal: str
-    predicted: StageNumbers
-    compiled: StageNumbers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineVerificationRecord:
-    """What a compiler says of a pipeline; `plan_compiler` is that of the plan's topology.
-
-    `program_count` programs are `compiled_count` different ones. `compiled_step_seconds` is None
-    where the compiler does not say what its kernels take.
-    """
-
-    target: str
-    plan_compiler: CompilerName
-    compiler: CompilerName
-    versions: tuple[tuple[str, str], ...]
-    topology: str
-    schedule: str
-    microbatches: int
-    memory_limit_bytes: int
-    program_count: int
-    compiled_count: int
-    compile_seconds: float
-    predicted_step_seconds: float
-    compiled_step_seconds: float | None
-    stages: tuple[StageVerification, ...]
-
-    @property
-    def is_verdict(self) -> bool:
-        """Whether the plan's own compiler was asked, whose word on memory counts."""
-        return self.compiler == self.plan_compiler
-
-    @property
-    def fits(self) -> bool:
-        """Whether the compiler that was asked has room for all stages; see `is_verdict`."""
-        return all(stage.fits for stage in self.stages)
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """Of the fullest stage; None if the compiler does not say it of all."""
-        peaks = [stage.compiled.peak_bytes for stage in self.stages]
-        known = [peak for peak in peaks if peak is not None]
-        return max(known) if len(known) == len(peaks) else None
-
-    @property
-    def numerics(self) -> None:
-        """None: a pipeline's numbers are held against the step's by running it."""
-        return None
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values, as `automap verify --json` prints them."""
-        return {**encode(self), "fits": self.fits, "peak_bytes": self.peak_bytes}
-
-
 def verify_pipeline(
     plan: PlanRecord,
-    call: TracedCall,
+    listing: StageListing,
     name: CompilerName,
     *,
     timeout_seconds: float,
     cache_folder: Path | None,
 ) -> PipelineVerificationRecord:
-    """Compile the stages of a plan's pipeline; `timeout_seconds` are for all of them together, and
-    `cache_folder` None asks anew and keeps nothing.
+    """Compile the listed programs of a plan's pipeline; `timeout_seconds` are for all of them
+    together, and `cache_folder` None asks anew and keeps nothing.
 
-    Raises `CompilerError` for a compiler that is missing, fails or is not done in time, `PlanError`
-    for a plan of another step, `InputError` for a step that cannot be sent to one.
+    Raises `CompilerError` for a compiler that is missing, fails or is not done in time.
     """
-    compiler, topology = COMPILERS[name], Topology.from_dict(plan.topology)
+    topology = Topology.from_dict(plan.topology)
     machine = machine_for(name, topology)
-    compiler.check_installed()
-    listing = list_programs(plan, call, compiler.platform)
+    COMPILERS[name].check_installed()
     request = Request(
         machine=machine,
         shardings=PlanShardings(
             axes=plan.mesh.axes, devices=plan.mesh.devices, inputs=(), outputs=(), donated=()
         ),
         run=None,
-        stages=StagesRequest(
-            pipeline=_bare(listing.record),
-            programs=tuple(listed.program for listed in listing.programs),
-        ),
+        stages=listing.request,
     )
     text = json.dumps(encode(request.stages), sort_keys=True)
     sha256 = hashlib.sha256(text.encode()).hexdigest()
@@ -178,29 +110,6 @@ def verify_pipeline(
     if name != "cpu":
         seconds = _program_seconds(listing, answer.programs, programs, topology)
     return _verification(plan, listing, answer, seconds, name)
-
-
-def _bare(record: PipelineRecord) -> PipelineRecord:
-    """A pipeline as its compiler needs it: where its stages are. What is predicted of them changes
-    no program.
-    """
-
-    def bare(stage: StageRecord) -> StageRecord:
-        inside = stage.inside and replace(stage.inside, inputs=(), constraints=())
-        return replace(
-            stage,
-            inside=inside,
-            layers="",
-            forward_seconds=0.0,
-            backward_seconds=0.0,
-            weights_seconds=0.0,
-            reduce_seconds=0.0,
-            transfer_seconds=0.0,
-            sent_bytes=0,
-            peak_bytes=0,
-        )
-
-    return replace(record, stages=tuple(map(bare, record.stages)))
 
 
 def _ask(
@@ -354,3 +263,120 @@ def _step_seconds(record: PipelineRecord, stages: Sequence[StageVerification]) -
         )
     step = simulated_step(replace(record, stages=tuple(compiled)))
     return step.timeline.makespan_seconds
+
+
+def peak_bytes(listing: StageListing, answers: Sequence[ProgramAnswer]) -> list[int | None]:
+    """By group of devices; None where some program's memory is not known."""
+    walk = _Walk(listing, answers)
+    walk.go()
+    groups = range(len(listing.record.groups))
+    return [None if group in walk.unknown else walk.peak[group] for group in groups]
+
+
+@dataclass
+class _Walk:
+    """A step in progress: `held` has bytes by group and value, a value of a microbatch with its
+    number, else with -1.
+    """
+
+    listing: StageListing
+    answers: Sequence[ProgramAnswer]
+    held: dict[int, dict[tuple[int, Key, int], int]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    peak: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    unknown: set[int] = field(default_factory=set)
+
+    def go(self) -> None:
+        """All of the step."""
+        self._put_state()
+        for number in self.listing.before:
+            self._run(number, -1)
+        for sweep in self.listing.sweeps:
+            self._loop(sweep)
+            for number in sweep.ends:
+                self._run(number, -1)
+            # Of the step alone something stays after a loop.
+            for held in self.held.values():
+                for key in [key for key in held if key[1][0] != "step"]:
+                    del held[key]
+            for number in sweep.updates:
+                self._run(number, -1)
+
+    def _put_state(self) -> None:
+        step = self.listing.step
+        numbers, batch = step.blueprint.numbers, set(step.blueprint.numbers.slices.values())
+        for value in (*numbers.inputs, *numbers.constants):
+            if value not in batch:
+                stage, aval = step.home(value), numbers.variables[value].aval
+                shape = step.shardings.leaf(value, stage).shard_shape(aval.shape)
+                self._put(stage, ("step", value), -1, math.prod(shape) * aval.dtype.itemsize)
+
+    def _loop(self, listed: SweepListing) -> None:
+        for number in listed.starts:
+            self._run(number, -1)
+        joined = {join.part for join in listed.sweep.joins}
+        for job in listed.sweep.order:
+            stage_pass = StagePass(job.kind, job.stage)  # pyright: ignore[reportArgumentType]
+            number = listed.passes.get(stage_pass)
+            if number is None:
+                continue
+            self._run(number, job.microbatch)
+            self._drop(job, listed.sweep.loops[stage_pass].program.last)
+            self._send(number, job, listed, joined)
+
+    def _drop(self, job: Job, values: Any) -> None:
+        held = self.held[self._group(job.stage)]
+        for value in values:
+            for kind in ("part", "microbatch"):
+                held.pop((job.stage, (kind, value), job.microbatch), None)
+
+    def _send(self, number: int, job: Job, listed: SweepListing, joined: set[int]) -> None:
+        """What a pass has made, on the stages that read it."""
+        loop = listed.sweep.loops[StagePass(job.kind, job.stage)]  # pyright: ignore[reportArgumentType]
+        program, answer = self.listing.programs[number], self.answers[number]
+        for key, n_bytes in zip(program.makes, answer.output_bytes):
+            if key[0] != "microbatch":
+                continue
+            for stage, _ in loop.routes[key[1]]:
+                # Elsewhere it takes what the first program that reads it there says.
+                here = n_bytes if stage == job.stage else self._input_bytes.get((stage, key), 0)
+                self._put(stage, key, job.microbatch, here)
+            if key[1] in joined:
+                self._put(job.stage, key, job.microbatch, n_bytes)
+
+    @cached_property
+    def _input_bytes(self) -> dict[tuple[int, Key], int]:
+        return {
+            (listed.program.stage, key): n_bytes
+            for listed, answer in zip(self.listing.programs, self.answers, strict=True)
+            for key, n_bytes in zip(listed.reads, answer.input_bytes)
+        }
+
+    def _run(self, number: int, microbatch: int) -> None:
+        """Run a program: what it reads is there, what it makes is there after it."""
+        listed, answer = self.listing.programs[number], self.answers[number]
+        stage, memory = listed.program.stage, answer.memory
+        group = self._group(stage)
+        if memory is None:
+            self.unknown.add(group)
+            return
+        for key, n_bytes in zip(listed.reads, answer.input_bytes, strict=True):
+            # A part of the batch, and a value of the step that another stage owns, come now.
+            if key[0] in ("part", "step"):
+                self._put(stage, key, microbatch if key[0] == "part" else -1, n_bytes)
+        held = self.held[group]
+        running = memory.outputs - memory.aliased + memory.temporaries
+        self.peak[group] = max(self.peak[group], sum(held.values()) + running)
+        for place in listed.program.donated:
+            held.pop((stage, listed.reads[place], -1), None)
+        for key, n_bytes in zip(listed.makes, answer.output_bytes, strict=True):
+            if key[0] != "microbatch":
+                self._put(stage, key, -1, n_bytes)
+
+    def _group(self, stage: int) -> int:
+        return stage % len(self.listing.record.groups)
+
+    def _put(self, stage: int, key: Key, microbatch: int, n_bytes: int) -> None:
+        if key[0] != "number":
+            self.held[self._group(stage)].setdefault((stage, key, microbatch), n_bytes)

@@ -12,7 +12,7 @@ it leaves it, which the compiler says when it has compiled that one
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import jax
@@ -20,7 +20,7 @@ from jax import numpy as jnp
 from jax.sharding import NamedSharding
 
 from automap.plan.checks import Spec
-from automap.plan.pipeline import PipelineRecord
+from automap.plan.pipeline import PipelineRecord, StageRecord
 from automap.plan.record import PlanRecord
 from automap.runtime.pipeline.assembly import (
     Assembler,
@@ -38,7 +38,7 @@ from automap.runtime.pipeline.update import UpdateProgram
 from automap.runtime.planned_calls import PlannedCalls
 from automap.step.call import TracedCall
 from automap.topology.model import Platform
-from automap.verify.messages import ProgramKind, StageInput, StageProgram
+from automap.verify.messages import ProgramKind, StageInput, StageProgram, StagesRequest
 from automap.verify.program import LOCATION_OR_NAME, ExportedStep, export_program, planned_tpu
 
 
@@ -79,6 +79,36 @@ class StageListing:
     programs: tuple[ListedProgram, ...]
     before: tuple[int, ...]
     sweeps: tuple[SweepListing, ...]
+
+    @property
+    def request(self) -> StagesRequest:
+        """What the compiler's process is asked."""
+        return StagesRequest(
+            pipeline=_bare(self.record), programs=tuple(each.program for each in self.programs)
+        )
+
+
+def _bare(record: PipelineRecord) -> PipelineRecord:
+    """A pipeline as its compiler needs it: where its stages are. What is predicted of them changes
+    no program.
+    """
+
+    def bare(stage: StageRecord) -> StageRecord:
+        inside = stage.inside and replace(stage.inside, inputs=(), constraints=())
+        return replace(
+            stage,
+            inside=inside,
+            layers="",
+            forward_seconds=0.0,
+            backward_seconds=0.0,
+            weights_seconds=0.0,
+            reduce_seconds=0.0,
+            transfer_seconds=0.0,
+            sent_bytes=0,
+            peak_bytes=0,
+        )
+
+    return replace(record, stages=tuple(map(bare, record.stages)))
 
 
 def list_programs(plan: PlanRecord, call: TracedCall, platform: Platform) -> StageListing:

@@ -55,6 +55,86 @@ class VerificationRecord:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageNumbers:
+    """Seconds and bytes of a stage, None where a compiler does not say them.
+
+    Passes are of one microbatch, `reduce_seconds` of what is done once in a step; `peak_bytes` are
+    those of each of its devices, all stages that they have together.
+    """
+
+    forward_seconds: float | None
+    backward_seconds: float | None
+    weights_seconds: float | None
+    reduce_seconds: float | None
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageVerification:
+    """One stage: predicted, and by the compiler. `refusal` is the compiler's text if it refuses one
+    of its programs, else "".
+    """
+
+    stage: int
+    devices: tuple[int, ...]
+    layers: str
+    fits: bool
+    refusal: str
+    predicted: StageNumbers
+    compiled: StageNumbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineVerificationRecord:
+    """What a compiler says of a pipeline; `plan_compiler` is that of the plan's topology.
+
+    `program_count` programs are `compiled_count` different ones. `compiled_step_seconds` is None
+    where the compiler does not say what its kernels take.
+    """
+
+    target: str
+    plan_compiler: CompilerName
+    compiler: CompilerName
+    versions: tuple[tuple[str, str], ...]
+    topology: str
+    schedule: str
+    microbatches: int
+    memory_limit_bytes: int
+    program_count: int
+    compiled_count: int
+    compile_seconds: float
+    predicted_step_seconds: float
+    compiled_step_seconds: float | None
+    stages: tuple[StageVerification, ...]
+
+    @property
+    def is_verdict(self) -> bool:
+        """Whether the plan's own compiler was asked, whose word on memory counts."""
+        return self.compiler == self.plan_compiler
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiler that was asked has room for all stages; see `is_verdict`."""
+        return all(stage.fits for stage in self.stages)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Of the fullest stage; None if the compiler does not say it of all."""
+        peaks = [stage.compiled.peak_bytes for stage in self.stages]
+        known = [peak for peak in peaks if peak is not None]
+        return max(known) if len(known) == len(peaks) else None
+
+    @property
+    def numerics(self) -> None:
+        """None: a pipeline's numbers are held against the step's by running it."""
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, as `automap verify --json` prints them."""
+        return {**encode(self), "fits": self.fits, "peak_bytes": self.peak_bytes}
+
+
 def check_options(
     plan: PlanRecord, compiler: CompilerName | None, timeout_seconds: float, limit_gib: float
 ) -> CompilerName:

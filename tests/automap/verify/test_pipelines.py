@@ -17,9 +17,8 @@ from automap.plan.record import PlanRecord
 from automap.step.step import traced_call
 from automap.verify import confirm, pipelines
 from automap.verify.confirm import Confirmation, confirmed_pipeline
-from automap.verify.held_bytes import peak_bytes
 from automap.verify.messages import Answer, MemoryBytes, ProgramAnswer, StageProgram
-from automap.verify.pipelines import verify_pipeline
+from automap.verify.pipelines import peak_bytes, verify_pipeline
 from automap.verify.stages import list_programs
 from tests.automap.runtime.pipeline.hybrids import Inside, hybrid_plan
 from tests.automap.runtime.pipeline.running import even_cuts, mlp, record
@@ -133,10 +132,9 @@ def listed(planned, step):
 
 
 def _verified(listed, monkeypatch, **compiler_options):
-    plan, call, listing = listed
-    monkeypatch.setattr(pipelines, "list_programs", lambda *_: listing)
+    plan, _, listing = listed
     monkeypatch.setattr(pipelines, "run_job", _FakeCompiler(listing, **compiler_options))
-    return verify_pipeline(plan, call, "cpu", timeout_seconds=1.0, cache_folder=None)
+    return verify_pipeline(plan, listing, "cpu", timeout_seconds=1.0, cache_folder=None)
 
 
 def test_all_stages_fit(listed, monkeypatch):
@@ -171,7 +169,7 @@ def _confirmed(planned, listed, monkeypatch, answers, top=3):
         limits.append(options.memory_limit_bytes)
         return planned
 
-    def verify(plan, call, name, **_):
+    def verify(plan, listing, name, **_):
         fits, peak = answers[len(limits) - 1]
         stages = [
             replace(s, fits=fits, compiled=replace(s.compiled, peak_bytes=peak))
