@@ -40,7 +40,9 @@ def run(
     COMPILERS[name].check_installed()
     if target is None:
         raise needs_target(plan, "verify", "verifying compiles the step")
-    doing = f"compiling with {COMPILERS[name].title}, and running both steps"
+    # A pipeline's programs are compiled, and not run.
+    runs = "" if plan.pipeline is not None else ", and running both steps"
+    doing = f"compiling with {COMPILERS[name].title}{runs}"
     with Bar(doing), contained(), naming_planned_arguments(plan, arguments):
         step, args = load_step(target, arguments, "verify")
         verification = verify(plan, step, args, compiler=name, **given)
