@@ -189,8 +189,8 @@ class Options:
             default="sharding",
             help="what is decided: one program for all devices (sharding), stages of replicas on "
             "devices of their own (pipeline), the best of both and of stages that are sharded "
-            "inside (hybrid), which operator runs on which device (placement), or which operators "
-            "of one device run at once or merged (streams)",
+            "inside (hybrid), which operator runs on which devices, whole or in parts "
+            "(placement), or which operators of a device run at once or merged (streams)",
         )
     )
 

@@ -77,18 +77,18 @@ def simulate(
     """Run the planned step task by task; touches no device.
 
     `simulate(plan)` is enough: a plan has the seconds of its tasks, that of a pipeline those of its
-    stages. With the step, which must be the planned one, all but a pipeline is priced again, which
-    another machine or profile needs.
+    stages. With the step, which must be the planned one, a plan of one program is priced again,
+    which another machine or profile needs; pipelines, placements and streams are not.
 
     Args:
         plan: a plan.
         step: the function that was planned.
         args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
-        topology: another machine with as many devices, or its name; by default the plan's own. Not
-            for a pipeline.
-        profile: a file of kernels measured on the topology's device, by `automap calibrate`. Not
-            for a pipeline.
+        topology: another machine with as many devices, or its name; by default the plan's own. For
+            one program only.
+        profile: a file of kernels measured on the topology's device, by `automap calibrate`. For
+            one program only.
 
     Returns:
         A `PipelineSimulation` for a plan with a pipeline, a `PlacementSimulation` for one with a
@@ -96,10 +96,11 @@ def simulate(
         seconds from the beginning of the step, on one device and its links or on all stages.
 
     Raises:
-        PlanError: a plan of another step, or an older one that has not recorded what is needed.
+        PlanError: a plan of another step, an older one that has not recorded what is needed, or
+            one of streams with the step.
         MeshMismatchError: a topology on which the plan's mesh does not lie.
         InputError: a step that cannot be traced, or is missing where a topology or profile is
-            given; these for a pipeline.
+            given; these for a pipeline or a placement.
         TopologyError: a topology that is not known.
         ProfileError: a profile that cannot be read.
     """

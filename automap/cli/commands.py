@@ -78,7 +78,7 @@ COMPARE: Final = Command(
     "compare",
     runs="automap.cli.run.compare",
     summary="Every preset and the search side by side.",
-    details=("With --space pipeline or hybrid the best of those spaces too.",),
+    details=("With another --space than sharding the best of that space too.",),
     examples=(
         "automap compare train:small --topology 8xh100",
         "automap compare train:small --topology 4x8xv100 --space hybrid",
@@ -187,9 +187,9 @@ VERIFY: Final = Command(
     "prediction.",
     details=(
         "Exit status 0 if the compiler confirms that the plan fits and both steps agree, 1 if it "
-        "does not fit, 3 if it fits and "
-        "the steps do not agree. Of another compiler than the plan's own what it needs is shown, "
-        "and is no verdict.",
+        "does not fit, 3 if it fits and the steps do not agree. Of another compiler than the "
+        "plan's own what it needs is shown, and is no verdict. A pipeline is compiled stage by "
+        "stage, and its numbers are not compared; a placement is refused.",
     ),
     examples=(
         "automap verify plan.json --target train:small",
@@ -219,14 +219,13 @@ VERIFY: Final = Command(
 SIMULATE: Final = Command(
     "simulate",
     runs="automap.cli.run.simulate",
-    summary="Run a plan's step task by task on one device and its links; no accelerator is "
-    "touched.",
+    summary="Run a plan's step task by task; no accelerator is touched.",
     details=(
         "The plan has the seconds of its tasks. For those of another machine or profile, "
         "--target names what was planned, to be priced again.",
-        "Prints the simulated step beside the plan's prediction, how busy the device and its "
-        "links are, what is waited for, and the longest kernels and collectives with the lines "
-        "of code they come from.",
+        "One program is run on one device and its links. Prints the simulated step beside the "
+        "plan's prediction, how busy the device and its links are, what is waited for, and the "
+        "longest kernels and collectives with the lines of code they come from.",
         "A trace has a lane for kernels and, where collectives run beside them (GPUs), one for "
         "these; click a task for its phase, bytes and line of code, press w and s to zoom. Trips "
         "of a loop follow one another; of very long loops a task stands for several trips.",
@@ -235,6 +234,7 @@ SIMULATE: Final = Command(
         "long it waits for other stages and for transfers, and what it sends. A trace has, for "
         "each stage, a lane for its passes, one for each direction of the link to the next "
         "stage, and one for its all-reduce and update; click a task for its microbatch and bytes.",
+        "A placement is run on all its devices and links, by the seconds in the plan.",
     ),
     examples=(
         "automap simulate plan.json",
@@ -252,7 +252,7 @@ SIMULATE: Final = Command(
         click.Option(
             ["--topology"],
             help="another machine with as many devices, as `automap plan` takes it; needs "
-            "--target; not for a pipeline",
+            "--target; for one program only",
         ),
         TARGET_OPTION,
         ARGUMENTS,
@@ -260,7 +260,7 @@ SIMULATE: Final = Command(
             ["--profile"],
             type=click.Path(dir_okay=False),
             help="kernels measured on the topology's device, as `automap calibrate` writes them; "
-            "needs --target; not for a pipeline",
+            "needs --target; for one program only",
         ),
         JSON,
     ),

@@ -186,7 +186,7 @@ COMPILING: Final = (
         ["--timeout"],
         default=choices.DEFAULT_COMPILE_TIMEOUT_SECONDS,
         show_default=True,
-        help="seconds for each compilation",
+        help="seconds for each compilation; all programs of a pipeline are one",
     ),
     click.Option(
         ["--cache-dir"], type=WrittenPath(file_okay=False), help="where witnesses are kept"

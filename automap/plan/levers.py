@@ -121,8 +121,8 @@ class LeversRecord:
       it is.
     - `offload`: paths of the inputs, optimizer state, that are in the host's memory between steps.
     - `host_bytes`: what a device has of them there.
-    - `recompute_seconds`: of a step, in which the device computes it again; part of
-      `predicted.compute_seconds`.
+    - `recompute_seconds`: of a step, in which the device computes again what `remat` does not keep;
+      part of `predicted.compute_seconds`.
     - `without`: what the best plan without levers would cost.
     """
 

@@ -196,20 +196,20 @@ class PredictedRecord:
 
     - `step_seconds`: from the beginning of a step to that of the next; the sum of the next three,
       and of `host_seconds`.
-    - `compute_seconds`: in which the device runs kernels; of a pipeline the mean over devices.
+    - `compute_seconds`: in which the device runs kernels; the mean over devices that differ.
     - `collective_seconds`: in which it waits for collectives.
-    - `bubble_seconds`: in which it waits for other stages; 0 without a pipeline.
+    - `bubble_seconds`: in which it waits for other stages, or a placement's other devices; else 0.
     - `hidden_seconds`: of collectives that run beside computation, and so are no part of the step;
       0 in older files.
-    - `host_seconds`: in which it waits for what its host's memory has; 0 without, and
-      in older files.
-    - `peak_bytes`: the most that is alive at once on a device, of a pipeline on the fullest one.
+    - `host_seconds`: in which it waits for what its host's memory has; 0 without, and in older
+      files.
+    - `peak_bytes`: the most that is alive at once on a device, the fullest where they differ.
     - `fits`: whether that is within the device's memory, or the limit that was given.
     - `memory_margin`: by which share of `peak_bytes` the compiler may need more; 0 where that is
       not known, and in older files.
     - `unsure`: whether the plan fits, would not with that margin, and no compiler was asked.
     - `memory`: what the peak is made of.
-    - `collectives`: what is sent in a step, all that a device takes part in.
+    - `collectives`: all of a step that a device takes part in; of a placement what devices send.
     - `rates`: utilization, samples and tokens a second, and where the seconds go; null in older
       files.
     """
@@ -244,8 +244,8 @@ class VerifiedRecord:
     - `compiler`: which one.
     - `versions`: (package, version) of what decided it.
     - `fits`: whether the compiler's own memory is enough.
-    - `peak_bytes`: of its buffers on one device.
-    - `compile_seconds`: what this plan's compilation took.
+    - `peak_bytes`: of its buffers on one device; of a pipeline those of the fullest stage.
+    - `compile_seconds`: what this plan's compilation took, of a pipeline that of all its programs.
     - `tried`: how many plans were compiled until this one was confirmed, this one included.
     """
 
@@ -314,8 +314,8 @@ class SearchRecord:
     - `evaluations`: different plans priced; of a pipeline the choices that were looked at.
     - `seed`: the same seed gives the same plan, if the search ended within its budget.
     - `gap`: (step - bound) / bound, the bound being what no plan is below; None if none is proven.
-    - `point`: the point, with which the plan can be priced again; None for a pipeline, and in
-      files of earlier versions.
+    - `point`: the point, with which the plan can be priced again; None for a pipeline, a placement
+      and streams, and in files of earlier versions.
     - `imposed`: pins, PATH=SPEC, that no point keeps by itself, which were imposed on the step.
     - `memory_limit_bytes`: per device, what was given; None for the device's memory.
     - `frontier`: step over memory of the plans that were priced, from the fastest to the smallest.

@@ -8,11 +8,12 @@ from what is.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import math
 from typing import Literal
 
 from automap.plan.checks import check_numbers, refuse, shown
+from automap.plan.codec import ADDED_LATER
 from automap.quantities import bytes_text, seconds_text
 
 
@@ -51,8 +52,8 @@ class PlacedOperatorRecord:
     device: int
     seconds: float
     state_bytes: int
-    degrees: tuple[tuple[int, int], ...] = ()
-    parts: tuple[int, ...] = ()
+    degrees: tuple[tuple[int, int], ...] = field(default=(), metadata=ADDED_LATER)
+    parts: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range, and parts that are none of the degrees."""
@@ -152,8 +153,8 @@ class PlacementRecord:
     - `operators`: in the order of the forward pass.
     - `tasks`: in the order in which they start.
     - `transfers`: in the order in which they start.
-    - `input_devices`: where each input of the step is stored; None for what is on every device that
-      reads it, as batches are.
+    - `input_devices`: where each input of the step is stored, the first of several devices; None
+      for what is on every device that reads it, as batches are.
     - `input_operators`: the operator that each input is stored with, as that is split; None as
       above, and none of a placement without split operators.
     - `arrays`: those whose dimensions operators split, whole ones are left out.
@@ -164,8 +165,8 @@ class PlacementRecord:
     tasks: tuple[PlacedTaskRecord, ...]
     transfers: tuple[PlacedTransferRecord, ...]
     input_devices: tuple[int | None, ...]
-    input_operators: tuple[int | None, ...] = ()
-    arrays: tuple[PlacedArrayRecord, ...] = ()
+    input_operators: tuple[int | None, ...] = field(default=(), metadata=ADDED_LATER)
+    arrays: tuple[PlacedArrayRecord, ...] = field(default=(), metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a device or operator that is not there, and for an equation in two

@@ -58,8 +58,9 @@ class ProgramRecord:
     - `trips`: of a loop, 1 for others.
     - `slot`: orders tasks that are ready at the same time (`automap.simulate.region`).
     - `bytes`: of a collective, 0 for others.
-    - `op`, `tensor`, `op_name`, `source`, `phase`, `axes`: numbers in `texts`; `TaskText` says of
-      what.
+    - `op`, `tensor`, `op_name`, `source`, `phase`, `axes`: numbers in `texts`: of the opcode or
+      kind of collective, the type and dimensions of the result on one device, the path of the
+      equation, the line of code ("" if not known), the phase, and a collective's axes joined by +.
     """
 
     texts: tuple[str, ...]

@@ -77,8 +77,8 @@ class PlanRecord:
       with a `placement` it may be a graph, as `Graph.to_dict` gives.
     - `mesh`: a logical shape of all of the machine's devices.
     - `inputs`, `outputs`: one leaf after the other, in flattened argument order. With a `pipeline`
-      each is whole on the devices of the stage that owns it, unless that is sharded inside; with
-      a `placement` each is whole on one device.
+      or `placement` every `spec` is whole: a leaf is on the devices of the stage that owns it,
+      sharded as that says `inside`, or where the `placement` has it, in parts with its operator.
     - `constraints`: shardings imposed inside the step.
     - `pipeline`: the stages; None for one program on all devices.
     - `placement`: operators on devices; None for the others.
@@ -92,8 +92,9 @@ class PlanRecord:
     - `search`: how the plan was found, and which point of the space it is.
     - `decisions`, `conflicts`: the reasons, in the order in which they are told.
     - `warnings`: what the user should know, a sentence each.
-    - `program`: what one device does in a step; None for a pipeline, and in older files.
-    - `memory_curve`: what a device holds over the step; None for a pipeline, and in older files.
+    - `program`: what one device does in a step; None for a pipeline or a placement, and in older
+      files.
+    - `memory_curve`: what a device holds over the step; None as for `program`.
 
     Making one raises `PlanError` with the path of the field that does not agree with the rest.
     """

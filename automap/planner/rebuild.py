@@ -163,6 +163,12 @@ def _changes(plan: PlanRecord, topology: Topology, estimate: Estimate) -> list[s
 
 def _point(plan: PlanRecord) -> PointRecord:
     check_is_one_program(plan)
+    if plan.streams is not None:
+        raise PlanError(
+            "search.point: missing: the plan has stages of operators, whose seconds it says itself "
+            "and which are no point of the sharding space; plan again with --space streams for "
+            "another machine or profile"
+        )
     if plan.search.point is None:
         raise PlanError(
             "search.point: missing: the plan was written by an earlier automap, which did not "

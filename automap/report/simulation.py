@@ -87,7 +87,8 @@ def _warnings(record: SimulationRecord) -> Iterator[str]:
 
 
 def _op(row: OpRow) -> str:
-    return f"{row.phase} {row.opcode} {row.result}, {_runs(row.runs)}"
+    # A stage of streams has several results, and none is said.
+    return f"{row.phase} {row.opcode} {row.result}".rstrip() + f", {_runs(row.runs)}"
 
 
 def _collective(row: CollectiveRow) -> str:

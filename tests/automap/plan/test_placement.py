@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from automap.errors import PlanError
+from automap.plan.codec import decode, encode
 from automap.plan.placement import (
     PlacedArrayRecord,
     PlacedDeviceRecord,
@@ -143,6 +144,14 @@ def test_an_operator_in_parts_says_what_is_split() -> None:
 def test_parts_that_are_none_are_refused(changes: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         _with_operator(record(), **changes)
+
+
+def test_a_file_from_before_operators_had_parts_is_read() -> None:
+    older = encode(record())
+    del older["input_operators"], older["arrays"]
+    for operator in older["operators"]:
+        del operator["degrees"], operator["parts"]
+    assert decode(PlacementRecord, older, "placement") == record()
 
 
 def test_inputs_of_split_operators_say_their_operator() -> None:

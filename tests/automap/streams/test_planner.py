@@ -96,6 +96,9 @@ def test_explain_and_diff_name_stages(plan):
 def test_a_plan_is_simulated_from_its_file(plan):
     simulated = automap.simulate(plan)
     assert simulated.step_seconds == pytest.approx(plan.predicted.step_seconds)
+    assert " stage, 1 run" in simulated.explain()
+    with pytest.raises(PlanError, match="plan again with --space streams for another machine"):
+        automap.simulate(plan, *target("inception"), topology="1xa100")
 
 
 @pytest.mark.parametrize("name", QUICK)
