@@ -289,8 +289,8 @@ def mesh_text(plan: PlanRecord) -> str:
 
 
 def check_is_one_program(plan: PlanRecord) -> None:
-    """Refuse a plan whose step is several programs: those of a pipeline's stages. Raises
-    `PlanError`.
+    """Refuse a plan whose step is several programs: those of a pipeline's stages, or of a
+    placement's operators. Raises `PlanError`.
     """
     if plan.placement is not None:
         raise PlanError(
@@ -300,9 +300,8 @@ def check_is_one_program(plan: PlanRecord) -> None:
         )
     if plan.pipeline is not None:
         raise PlanError(
-            f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, which `plan.jit` runs "
-            f"and `automap simulate` takes, but no compiler verifies; plan {plan.workload.target} "
-            "with --space sharding for that"
+            f"the plan is a pipeline of {len(plan.pipeline.stages)} stages, each in programs of "
+            f"its own; plan {plan.workload.target} with --space sharding for one program"
         )
 
 

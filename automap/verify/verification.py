@@ -12,7 +12,7 @@ from typing import Any, get_args
 from automap.choices import CompilerName
 from automap.errors import InputError
 from automap.plan.codec import encode
-from automap.plan.record import PlanRecord
+from automap.plan.record import PlanRecord, check_is_one_program
 from automap.topology.model import Topology
 from automap.verify.comparison import Comparison
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
@@ -138,7 +138,12 @@ class PipelineVerificationRecord:
 def check_options(
     plan: PlanRecord, compiler: CompilerName | None, timeout_seconds: float, limit_gib: float
 ) -> CompilerName:
-    """The compiler to ask. Raises `InputError` for options out of range or an unknown compiler."""
+    """The compiler to ask. Raises `InputError` for options out of range or an unknown compiler,
+    `PlanError` for a plan that no compiler verifies.
+    """
+    # Said first: a graph of devices has no compiler of its own.
+    if plan.placement is not None:
+        check_is_one_program(plan)
     for option, value, unit in (
         ("timeout", timeout_seconds, "seconds"),
         ("numerics limit", limit_gib, "GiB"),

@@ -56,6 +56,16 @@ def test_a_plan_is_planned_verified_and_explained(tmp_path, folder):
     assert len(list(folder.glob("*.json"))) == 1
 
 
+def test_a_placement_on_a_graph_is_refused_where_one_program_is_meant(tmp_path):
+    path = tmp_path / "placed.json"
+    machine = ("--topology", "haswell-2xk80", "--space", "placement", "--strategy", "single")
+    assert _run("plan", *TARGET[1:], *machine, "-o", path).exit_code == 0
+    for command in (("verify", path, *TARGET), ("export", path, "--to", "maxtext")):
+        done = _run(*command)
+        assert done.exit_code == 2
+        assert "the plan is a placement of" in done.stderr
+
+
 def test_plans_that_exceed_the_given_memory_are_not_confirmed(folder):
     # The smallest prediction for this model is 7.6 KiB; what XLA needs is more.
     done = _run(
