@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Plan(FromRecord, PlanRecord):
     """What the planner decided, what it predicts and why; frozen, explainable, JSON.
 
-    Its attributes mirror the plan file; `PlanRecord` says what each means and raises.
+    Its attributes are the fields of the plan file: docs/reference/plan-file.md says what they mean.
     """
 
     __slots__ = ()

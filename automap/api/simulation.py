@@ -34,7 +34,11 @@ _LEAST_SECONDS: Final = 1e-12
 
 
 class Simulation(FromRecord, SimulationRecord):
-    """One simulated step of one program; `SimulationRecord` says what its attributes mean."""
+    """One simulated step of one program: `step_seconds` with its parts, rows of `ops` and
+    `collectives`, the longest first, and `events`, when each task ran.
+
+    `automap.simulate.simulation.SimulationRecord` has all attributes.
+    """
 
     __slots__ = ()
 
@@ -44,7 +48,11 @@ class Simulation(FromRecord, SimulationRecord):
 
 
 class PipelineSimulation(FromRecord, PipelineSimulationRecord):
-    """One simulated step of a pipeline; `PipelineSimulationRecord` says what its attributes are."""
+    """One simulated step of a pipeline: `step_seconds`, `bubble_fraction`, a row for each of
+    `stages`, and `events`, when each pass and transfer ran.
+
+    `automap.pipeline.simulation.PipelineSimulationRecord` has all attributes.
+    """
 
     __slots__ = ()
 
@@ -54,8 +62,10 @@ class PipelineSimulation(FromRecord, PipelineSimulationRecord):
 
 
 class PlacementSimulation(FromRecord, PlacementSimulationRecord):
-    """One simulated step of a placement; `PlacementSimulationRecord` says what its attributes
-    are.
+    """One simulated step of a placement: `step_seconds`, a row for each of `devices`, and `events`,
+    when each task and transfer ran.
+
+    `automap.simulate.placed.PlacementSimulationRecord` has all attributes.
     """
 
     __slots__ = ()
@@ -92,8 +102,8 @@ def simulate(
 
     Returns:
         A `PipelineSimulation` for a plan with a pipeline, a `PlacementSimulation` for one with a
-        placement, a `Simulation` for any other. Times are
-        seconds from the beginning of the step, on one device and its links or on all stages.
+        placement, a `Simulation` for any other. Times are seconds from the beginning of the step,
+        on one device and its links, on all stages, or on all devices of a placement.
 
     Raises:
         PlanError: a plan of another step, an older one that has not recorded what is needed, or

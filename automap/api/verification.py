@@ -28,8 +28,10 @@ from automap.verify.verification import (
 
 
 class PipelineVerification(FromRecord, PipelineVerificationRecord):
-    """What a compiler says of a pipeline's stages; `PipelineVerificationRecord` says what its
-    attributes mean.
+    """What a compiler says of a pipeline: `stages`, each predicted and compiled, the step that they
+    make (`compiled_step_seconds`), `peak_bytes`, and whether it `fits`.
+
+    `automap.verify.verification.PipelineVerificationRecord` has all attributes.
     """
 
     __slots__ = ()
@@ -40,7 +42,11 @@ class PipelineVerification(FromRecord, PipelineVerificationRecord):
 
 
 class Verification(VerificationRecord):
-    """What was found about a plan; `VerificationRecord` says what its attributes mean."""
+    """What was found about a plan: `witness`, what the compiler says (its `peak_bytes` and more),
+    `comparison` of collectives, `numerics` (None if not asked for), and whether it `fits`.
+
+    `automap.verify.verification.VerificationRecord` has all attributes.
+    """
 
     __slots__ = ()
 
@@ -71,7 +77,7 @@ def verify(
         args: its positional arguments: arrays, or `jax.ShapeDtypeStruct`s.
         kwargs: its keyword arguments.
         compiler: "cpu", "gpu" or "tpu"; by default that of the plan's topology. "cpu" takes any
-            plan, and partitions it alike, but needs other memory.
+            plan but a placement, and partitions it alike, but needs other memory.
         timeout: seconds that each compilation or run may take; all stages of a pipeline together
             are one compilation.
         cache_dir: where witnesses are kept; by default in the user's cache folder.
@@ -89,7 +95,7 @@ def verify(
     Raises:
         CompilerError: a compiler that is missing, fails, or is not done in time.
         InputError: a bad option, or a step that cannot be traced or exported.
-        PlanError: a plan of another step.
+        PlanError: a plan of another step, or a placement.
     """
     name = check_options(plan, compiler, timeout, numerics_limit)
     call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)

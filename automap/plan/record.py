@@ -206,9 +206,7 @@ class PlanRecord:
         if self.refined is None:
             return
         if self.pipeline is not None:
-            raise refuse(
-                "refined", "plans", "null for a pipeline, which no compiler is asked about"
-            )
+            raise refuse("refined", "plans", "null for a pipeline, which is not refined")
         if self.refined.chosen is not None and self.verified is None:
             raise refuse(
                 "refined.chosen", self.refined.chosen, "null for a plan without `verified`"

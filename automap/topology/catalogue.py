@@ -66,9 +66,11 @@ def get_machine(name_or_path: str) -> Topology | Graph:
 
 
 def get_topology(name_or_path: str) -> Topology:
-    """`get_machine` for a program that is the same on every device, which a mesh lies on.
+    """The machine of a name of the catalogue (`v5e:4x4`), this machine ("local"), or that of a TOML
+    file: devices of one kind, on which a mesh lies.
 
-    Raises `TopologyError` also for a machine that is a graph of its own.
+    Raises `TopologyError` for a name that is not known, a file that cannot be used, and a machine
+    whose devices or links are unlike (a graph), as `haswell-4xk80`.
     """
     return regular(get_machine(name_or_path))
 

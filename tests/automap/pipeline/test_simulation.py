@@ -23,7 +23,7 @@ from models.mlp import mlp_tiny
 from tests.steps import mlp
 
 
-# Of a pipeline, which no compiler is asked about.
+# Of a pipeline, which is not refined.
 SAMPLE = replace(
     Plan.load(Path(__file__).resolve().parents[1] / "plan" / "plan_sample.json"), refined=None
 )
