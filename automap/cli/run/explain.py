@@ -17,6 +17,7 @@ _TOLD: Final = (
     "mesh",
     "pipeline",
     "streams",
+    "placement",
     "levers",
     "predicted",
     "verified",
