@@ -61,7 +61,9 @@ def plan(
         TopologyError: an unknown topology, or a mesh that does not fit it.
     """
     checked = read_options(**options)
-    check_one_compiler_option(verify=verify, refine=refine, preset=checked.preset)
+    check_one_compiler_option(
+        verify=verify, refine=refine, preset=checked.preset, space=checked.space
+    )
     confirmation = Confirmation(top=verify_top) if verify else None
     refinement = None if refine is None else Refinement(seconds=refine)
     given = as_step(step, mesh=checked.axes)

@@ -24,6 +24,7 @@ from jax.extend import core
 import numpy as np
 
 from automap.jax_compat import open_jaxpr, weak_shape
+from automap.jaxpr.blocks import variables
 from automap.jaxpr.flatten import Equation, FlatJaxpr
 
 
@@ -42,11 +43,6 @@ _FACTORS: Final = frozenset({"div", "mul"})
 _RECOMPUTE_RATIO: Final = 1.5
 END: Final = 1
 """The bit of the step's end in a demand."""
-
-
-def variables(atoms: Sequence[Any]) -> Iterator[Any]:
-    """Those of an equation's operands that are no literals."""
-    return (atom for atom in atoms if not isinstance(atom, core.Literal))
 
 
 @dataclass(frozen=True)

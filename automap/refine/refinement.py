@@ -32,10 +32,17 @@ class Refinement:
                 raise InputError(f"{name} {given}: must be a positive number of seconds")
 
 
-def check_one_compiler_option(*, verify: bool, refine: float | None, preset: str | None) -> None:
-    """Raise `InputError` if a search is to be refined and its plans to be verified as well, or if
-    there is no search.
+def check_one_compiler_option(
+    *, verify: bool, refine: float | None, preset: str | None, space: str = "sharding"
+) -> None:
+    """Raise `InputError` if a search is to be refined and its plans to be verified as well, if
+    there is no search, or if it is one of plans of several programs.
     """
+    if refine is not None and space != "sharding":
+        raise InputError(
+            f"--refine with --space {space}: it compiles plans of one program; give --space "
+            "sharding, or leave --refine out"
+        )
     if refine is not None and preset is not None:
         raise InputError(
             f"--refine with --preset {preset}: a preset is one plan, and nothing is searched; give "

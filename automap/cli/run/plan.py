@@ -62,7 +62,9 @@ def run(
         check_can_be_written("-o", output)
     if report is not None:
         check_can_be_written("--report", report)
-    check_one_compiler_option(verify=verify, refine=refine, preset=given["preset"])
+    check_one_compiler_option(
+        verify=verify, refine=refine, preset=given["preset"], space=given["space"]
+    )
     confirmation = _read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
     refinement = None if refine is None else _read_refinement(refine, confirmation)
     with ExitStack() as until_the_end:

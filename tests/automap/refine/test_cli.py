@@ -48,10 +48,9 @@ def test_what_cannot_be_refined_is_refused_before_the_search(arguments, status, 
 
 
 @pytest.mark.parametrize("space", ["pipeline", "hybrid"])
-def test_pipelines_are_not_refined(space, monkeypatch):
-    monkeypatch.setattr("automap.cli.run.plan.check_can_refine", lambda topology: None)
+def test_pipelines_are_not_refined_with_a_compiler_or_without(space):
     done = _run("plan", *MLP, "--topology", "8xh100", "--refine", "5", "--space", space)
-    assert done.exit_code == 2 and "--refine with --space sharding" in done.stderr
+    assert done.exit_code == 2 and f"--refine with --space {space}" in done.stderr
 
 
 def test_a_program_without_a_step_is_not_refined(tmp_path, monkeypatch):

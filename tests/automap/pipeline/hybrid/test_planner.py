@@ -159,7 +159,7 @@ def test_files_without_the_field_are_read(replicated):
     [
         ({"strategy": "exact"}, "of --space hybrid; allowed: auto"),
         ({"mesh": "data=8"}, "--space hybrid decides stages"),
-        ({"verify": True}, "--verify, --refine: no compiler"),
+        ({"refine": 5.0}, "--refine with --space hybrid: it compiles plans of one program"),
         ({"stages": 9}, "8 devices"),
     ],
 )
