@@ -255,14 +255,17 @@ def has_ordered_effects(jaxpr: Any) -> bool:
     return any(effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
 
 
-def weak_shape(aval: Any) -> Any:
-    """The aval as an abstract argument that keeps its weak type (a Python scalar's), and the
-    memory that it is in.
-    """
-    if getattr(aval, "memory_space", memory.Space.Device) is memory.Space.Host:
-        return aval
+def weak_shape(aval: Any) -> jax.ShapeDtypeStruct:
+    """The aval as an abstract argument that keeps its weak type (a Python scalar's)."""
     weak = bool(getattr(aval, "weak_type", False))
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+
+
+def shape_in_memory(aval: Any) -> Any:
+    """As `weak_shape`, in the memory that the aval is in."""
+    if getattr(aval, "memory_space", memory.Space.Device) is memory.Space.Host:
+        return aval
+    return weak_shape(aval)
 
 
 def stream_call() -> Callable[[Callable[..., Any], int, int], Callable[..., Any]] | None:

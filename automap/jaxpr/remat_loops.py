@@ -18,7 +18,7 @@ from jax.extend import core
 from jax.extend.core import jaxpr_as_fun
 import jax.numpy as jnp
 
-from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, weak_shape
+from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, shape_in_memory
 from automap.jaxpr.again import Again, Choice, is_var
 from automap.jaxpr.blocks import Home, is_for_backward, variables
 from automap.jaxpr.flatten import FlatJaxpr
@@ -69,7 +69,9 @@ class Loop:
             def stacked(x: Any) -> Any:
                 return jax.device_put(jnp.broadcast_to(x, (length, *x.shape)), space)
 
-            self._stacks[var] = core.Var(jax.make_jaxpr(stacked)(weak_shape(var.aval)).out_avals[0])
+            self._stacks[var] = core.Var(
+                jax.make_jaxpr(stacked)(shape_in_memory(var.aval)).out_avals[0]
+            )
             self._added.append(var)
         return self._stacks[var]
 
@@ -223,7 +225,7 @@ class _BackwardBody:
 
 def _moved(var: Any, space: Any) -> Any:
     """The equation that makes a variable's copy in a memory, a variable of its own."""
-    traced = jax.make_jaxpr(lambda x: jax.device_put(x, space))(weak_shape(var.aval))
+    traced = jax.make_jaxpr(lambda x: jax.device_put(x, space))(shape_in_memory(var.aval))
     (eqn,) = open_jaxpr(traced)[0].eqns
     return eqn.replace(invars=[var], outvars=[core.Var(traced.out_avals[0])])
 
@@ -254,8 +256,8 @@ def _scan(
         }
         return lax.scan(trip, carry, slices, length=length, **given)
 
-    shapes = [weak_shape(var.aval) for var in inner[: n_consts + n_carry]]
-    shapes += [weak_shape(atom.aval) for atom in operands[n_consts + n_carry :]]
+    shapes = [shape_in_memory(var.aval) for var in inner[: n_consts + n_carry]]
+    shapes += [shape_in_memory(atom.aval) for atom in operands[n_consts + n_carry :]]
     traced = jax.make_jaxpr(loop)(
         shapes[:n_consts], shapes[n_consts : n_consts + n_carry], shapes[n_consts + n_carry :]
     )

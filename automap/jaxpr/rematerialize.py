@@ -25,7 +25,7 @@ from jax.extend import core
 import jax.numpy as jnp
 
 from automap.errors import PlanError
-from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, weak_shape
+from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, shape_in_memory
 from automap.jaxpr.accumulate import accumulated
 from automap.jaxpr.again import Again, Choice, is_var
 from automap.jaxpr.blocks import Block, Home, is_for_backward, variables
@@ -276,7 +276,7 @@ class _Emitter:
 
 def _barrier(given: Sequence[Any], made: Sequence[Any]) -> Any:
     traced = jax.make_jaxpr(lambda *x: lax.optimization_barrier(x))(
-        *(weak_shape(var.aval) for var in given)
+        *(shape_in_memory(var.aval) for var in given)
     )
     (eqn,) = open_jaxpr(traced)[0].eqns
     return eqn.replace(invars=list(given), outvars=list(made))
