@@ -16,7 +16,7 @@ and written over, and a link in its place is replaced.
 
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 import hashlib
 from importlib.metadata import version
 import json
@@ -108,14 +108,13 @@ def plan_call(
                 layers=options.layers,
             )
 
-            def plan_within(options: Options) -> PlanRecord:
-                return plan_workload(
-                    workload,
-                    topology,
-                    options,
-                    on_progress=progress.update,
-                    on_stages=progress.update_stages,
-                )
+            plan_within = partial(
+                plan_workload,
+                workload,
+                topology,
+                on_progress=progress.update,
+                on_stages=progress.update_stages,
+            )
 
             if confirmation is None and refinement is None:
                 planned = plan_within(options)

@@ -12,7 +12,8 @@ the trip's kernels before it, C those of all of them:
 
 where they are above 0, times the trips                                  -> in: `waiting_seconds`
 c_k of a load are the kernels before the first that reads it, of a store those up to the one that
-makes it. A compiler that brings in what the next trip reads would hide more; none was seen to.
+makes it. A compiler that brings in what the next trip reads would hide more; XLA's for GPUs was not
+seen to, and no other was looked at.
 A machine whose device has no link of its own, as a CPU, reads and writes one memory: there are the
 kernels that copy, and no more.
 """
@@ -48,8 +49,7 @@ class HostCopies:
 
     def local_bytes(self, sharding: Shardings) -> np.ndarray:
         """Bytes on a device of each copy, [copies]."""
-        parts = np.where(sharding.dim_of_axis >= 0, np.array(sharding.sizes), 1).prod(axis=1)
-        return self.n_bytes / parts[self.row]
+        return self.n_bytes / sharding.parts_of_value[self.row]
 
     def stored_bytes(self, sharding: Shardings) -> float:
         """Bytes of a device that a step puts into its host's memory."""

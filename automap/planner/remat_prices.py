@@ -82,10 +82,8 @@ class Prices:
         """In how many parts the result of a shape is split that the equation at a site makes."""
         problem, tables = self.workload.problem, self.evaluator.tables
         sharding = self.evaluator.price_point(self.split_classes).sharding
-        sizes = np.array(sharding.sizes)
-        by_row = np.where(sharding.dim_of_axis >= 0, sizes, 1).prod(axis=1)
         parts: dict[tuple[str, tuple[int, ...]], float] = {}
-        rows = tables.row_of_value.tolist()
+        by_row, rows = sharding.parts_of_value, tables.row_of_value.tolist()
         for op in problem.graph.ops:
             site = parse_site(op.op_name)
             if site is None:

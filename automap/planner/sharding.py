@@ -72,13 +72,11 @@ def find(
     Raises `InputError` or `TopologyError` for bad options.
     """
     start = time.monotonic()
-    # Only `--verify` and `--refine` come here with another space: `plan_workload` has sent the
-    # others elsewhere.
+    # Only `--verify` comes here with another space: `plan_workload` has sent the others elsewhere.
     if options.space != "sharding":
         raise InputError(
-            f"--space {options.space}: --refine compiles plans of one program, and --verify those "
-            "and pipelines; allowed with it: --verify with --space sharding, pipeline or hybrid, "
-            "--refine with --space sharding; plan without"
+            f"--verify with --space {options.space}: it compiles plans of one program, and "
+            "pipelines; give --space sharding, pipeline or hybrid, or leave --verify out"
         )
     check_known(workload, options)
     if options.profile is not None:

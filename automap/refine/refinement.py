@@ -33,7 +33,7 @@ class Refinement:
 
 
 def check_one_compiler_option(
-    *, verify: bool, refine: float | None, preset: str | None, space: str = "sharding"
+    *, verify: bool, refine: float | None, preset: str | None, space: str
 ) -> None:
     """Raise `InputError` if a search is to be refined and its plans to be verified as well, if
     there is no search, or if it is one of plans of several programs.

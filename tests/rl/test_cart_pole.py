@@ -2,6 +2,7 @@
 score.
 """
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -39,7 +40,6 @@ def test_accelerations_solve_the_equations_of_motion():
 
 
 def test_episodes_are_those_of_gymnasium():
-    gymnasium = pytest.importorskip("gymnasium")
     theirs = gymnasium.make("CartPole-v1")
     source = np.random.default_rng(0)
     for episode in range(20):

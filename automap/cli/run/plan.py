@@ -2,13 +2,13 @@
 
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from automap.atomic_file import check_can_be_written
 from automap.choices import NEAR_LIMIT_COMPILE_SECONDS
 from automap.cli.run.target import read_request, read_target
-from automap.config import Options
 from automap.errors import InputError
 from automap.interrupts import note_interrupts
 from automap.plan.explain import overview
@@ -102,14 +102,13 @@ def _plan(
     with SearchProgress(options.budget_seconds) as progress:
         workload, call = read_target(request)
 
-        def plan_within(options: Options) -> PlanRecord:
-            return plan_workload(
-                workload,
-                topology,
-                options,
-                on_progress=progress.update,
-                on_stages=progress.update_stages,
-            )
+        plan_within = partial(
+            plan_workload,
+            workload,
+            topology,
+            on_progress=progress.update,
+            on_stages=progress.update_stages,
+        )
 
         if confirmation is None and refinement is None:
             until_the_end.enter_context(note_interrupts())

@@ -16,7 +16,7 @@ from automap.program.trace import trace_step
 from automap.topology import get_topology
 
 
-WHOLE = SimpleNamespace(dim_of_axis=np.full((1, 1), -1), sizes=[4])
+WHOLE = SimpleNamespace(parts_of_value=np.ones(1))
 
 
 def _copies(before, kinds, n_bytes, trips=1):

@@ -32,4 +32,4 @@ def test_a_missing_compiler_is_refused_with_what_to_install(monkeypatch):
 
 def test_a_preset_is_not_refined():
     with pytest.raises(InputError, match="--refine with --preset zero-3: a preset is one plan"):
-        check_one_compiler_option(verify=False, refine=60.0, preset="zero-3")
+        check_one_compiler_option(verify=False, refine=60.0, preset="zero-3", space="sharding")
