@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         TopologyError as TopologyError,
         UnknownOpError as UnknownOpError,
     )
-    from automap.runtime.pipeline.transfer import fetch as fetch
+    from automap.runtime.transfer import fetch as fetch
     from automap.topology import Topology as Topology, get_topology as get_topology
 
 
@@ -81,7 +81,7 @@ _MODULE_OF: Final = {
     "Verification": "automap.api.verification",
     "advise": "automap.api.advise",
     "compare": "automap.api.comparison",
-    "fetch": "automap.runtime.pipeline.transfer",
+    "fetch": "automap.runtime.transfer",
     "get_topology": "automap.topology",
     "parallelize": "automap.api.parallel",
     "plan": "automap.api.planning",

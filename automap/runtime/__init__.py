@@ -11,4 +11,6 @@ several.
                                   for, and the program of each kind
 `automap.runtime.run`             running a plan: shardings on inputs and outputs, constraints
                                   inside, on real or fake devices
+`automap.runtime.transfer`        how a value comes to other devices, also of other processes: the
+                                  one place that moves data between them
 """

@@ -34,9 +34,10 @@ from jax import numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from automap.errors import MeshMismatchError, PlanError, ProcessLostError
+from automap.errors import InputError, MeshMismatchError, PlanError, ProcessLostError
 from automap.jax_compat import KeyValueStore, key_value_store
 from automap.plan.record import PlanRecord
+from automap.step.call import TracedCall
 
 
 _AXIS: Final = "process"
@@ -263,6 +264,30 @@ def check_same_program(plan: PlanRecord, devices: Sequence[Any]) -> None:
         "the planned step": str(plan.workload.jaxpr_sha256),
     }
     check_agreement(devices, facts)
+
+
+def argument_places(leaves: Sequence[Any]) -> str:
+    """The devices and slices of the arguments, as text that is the same in all processes."""
+    places = [
+        None
+        if is_own(x)
+        else [(d.id, i) for d, i in x.sharding.devices_indices_map(x.shape).items()]
+        for x in leaves
+    ]
+    return str(places)
+
+
+def check_state_types(call: TracedCall) -> None:
+    """Refuse state of a Python scalar's type, which arrays do not have in processes that hold none
+    of them. Raises `InputError`.
+    """
+    for output in call.state:
+        if call.jaxpr.out_avals[output].weak_type:
+            raise InputError(
+                f"the result {call.result_paths[output]} has the type of a Python number, which "
+                "has no place in state "
+                "on several processes; give it one where it is made, as jnp.asarray(x, jnp.float32)"
+            )
 
 
 def _alike(rows: np.ndarray) -> str:

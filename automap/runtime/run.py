@@ -26,10 +26,10 @@ from automap.plan.record import PlanRecord
 from automap.plan.streams import StreamsRecord
 from automap.runtime.meshes import check_has_host_memory, device_mesh, named_shardings
 from automap.runtime.pipeline.step import PipelinedStep
-from automap.runtime.pipeline.transfer import send
 from automap.runtime.placement import PlacedStep
 from automap.runtime.planned_calls import StepUnderPlan
 from automap.runtime.processes import check_same_program, check_takes_part, where_held
+from automap.runtime.transfer import send
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.step.step import Step

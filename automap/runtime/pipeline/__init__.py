@@ -9,7 +9,5 @@ their own.
 `automap.runtime.pipeline.programs`  what each program computes, reads and hands on
 `automap.runtime.pipeline.step`      a pipeline plan's step: called like the step, its state on
                                      the devices of its stages
-`automap.runtime.pipeline.transfer`  how a value comes to another stage: the one place that
-                                     moves data between devices
 `automap.runtime.pipeline.update`    what is computed once after a loop, mostly the optimizer
 """

@@ -26,10 +26,10 @@ from automap.runtime.pipeline.pinned import StagePins
 from automap.runtime.pipeline.places import StagePlace, SumForm, TransferForm
 from automap.runtime.pipeline.programs import LoopProgram, OnceProgram
 from automap.runtime.pipeline.storage import StoredLeaf, store_leaf
-from automap.runtime.pipeline.transfer import send
 from automap.runtime.pipeline.update import UpdateProgram
 from automap.runtime.pipeline.value_shardings import ValueShardings
 from automap.runtime.processes import one_device_each, process_numbers
+from automap.runtime.transfer import send
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from automap.runtime.pipeline.assembly import Assembly, SweepFunctions
 from automap.runtime.pipeline.compiled import part_function
 from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.places import TransferForm
-from automap.runtime.pipeline.transfer import send
 from automap.runtime.processes import is_own
+from automap.runtime.transfer import send
 
 
 _part = jax.jit(lambda x, i, n: lax.dynamic_slice_in_dim(x, i * n, n), static_argnums=2)

@@ -31,7 +31,13 @@ from automap.runtime.pipeline.places import StagePlace, replica_count, stage_pla
 from automap.runtime.pipeline.runner import forward_order, run_step, simulated_order
 from automap.runtime.pipeline.value_shardings import ValueShardings
 from automap.runtime.planned_calls import StepUnderPlan
-from automap.runtime.processes import check_agreement, check_takes_part, is_own, process_numbers
+from automap.runtime.processes import (
+    argument_places,
+    check_agreement,
+    check_state_types,
+    check_takes_part,
+    process_numbers,
+)
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.step.step import Step
@@ -89,7 +95,7 @@ class PipelinedStep(StepUnderPlan["_Program"]):
             return self._latest
         try:
             program = self._divide(call)
-            _check_types(call)
+            check_state_types(call)
         except AutomapError as error:
             # The others would wait for this process: they get its error too.
             with suppress(PlanError):
@@ -120,7 +126,7 @@ class PipelinedStep(StepUnderPlan["_Program"]):
     def _run(self, program: "_Program", leaves: Sequence[Any]) -> Any:
         # Once for each kind of call: it costs messages between all processes.
         if program.is_shared and program not in self._agreed:
-            check_agreement(self._devices, {"where the arguments lie": program.layouts(leaves)})
+            check_agreement(self._devices, {"where the arguments lie": argument_places(leaves)})
             self._agreed.append(program)
         jobs: list[Job] = []
         result = program.run(leaves, jobs.append)
@@ -161,19 +167,6 @@ def _check_sites(call: TracedCall, plan: PlanRecord) -> None:
         )
 
 
-def _check_types(call: TracedCall) -> None:
-    """Refuse state of a Python scalar's type, which arrays do not have in processes that hold none
-    of them.
-    """
-    for output in call.state:
-        if call.jaxpr.out_avals[output].weak_type:
-            raise InputError(
-                f"the result {call.result_paths[output]} has the type of a Python number, which "
-                "has no place in state "
-                "on several processes; give it one where it is made, as jnp.asarray(x, jnp.float32)"
-            )
-
-
 @dataclass(frozen=True, eq=False)
 class _Program:
     """The programs of one kind of call."""
@@ -185,16 +178,6 @@ class _Program:
     def is_shared(self) -> bool:
         """Whether several processes run it."""
         return self.assembly.everywhere is not None
-
-    def layouts(self, leaves: Sequence[Any]) -> str:
-        """The devices and slices of the arguments, as text that is the same in all processes."""
-        places = [
-            None
-            if is_own(x)
-            else [(d.id, i) for d, i in x.sharding.devices_indices_map(x.shape).items()]
-            for x in leaves
-        ]
-        return str(places)
 
     def run(self, leaves: Sequence[Any], on_job: Callable[[Job], None]) -> Any:
         outputs = run_step(self.assembly, leaves, on_job)

@@ -25,8 +25,8 @@ import numpy as np
 
 from automap.runtime.initialization import even_shardings
 from automap.runtime.pipeline.loops import Range
-from automap.runtime.pipeline.transfer import send
 from automap.runtime.processes import is_own, where_held
+from automap.runtime.transfer import send
 
 
 _STAGES = "stage"

@@ -15,7 +15,7 @@ from automap.placement import PLACEMENT_STRATEGIES, Placed, Search, Strategy
 from models import inception, lenet, moe, nmt, rnnlm
 
 
-def _filled(tree: Any, seed: int = 0) -> Any:
+def filled(tree: Any, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
 
     def fill(leaf: Any) -> jax.Array:
@@ -30,7 +30,7 @@ def _copied(tree: Any) -> Any:
     return jax.tree.map(jnp.copy, tree)
 
 
-def _drawn(seed: int) -> Strategy:
+def drawn_choices(seed: int) -> Strategy:
     """Choices at random, most of them in parts."""
 
     def place(search: Search) -> Placed:
@@ -50,7 +50,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], str]:
     """A strategy that draws, by its seed."""
 
     def named(seed: int) -> str:
-        monkeypatch.setitem(cast(Any, PLACEMENT_STRATEGIES), "expert", _drawn(seed))
+        monkeypatch.setitem(cast(Any, PLACEMENT_STRATEGIES), "expert", drawn_choices(seed))
         return "expert"
 
     return named
@@ -65,7 +65,7 @@ def _check_three_steps(target: Callable[[], Any], strategy: str) -> None:
     assert placement is not None
     assert len(placement.used) > 1
     run: Any = plan.jit(step)
-    state, *rest = _filled(args)
+    state, *rest = filled(args)
     here, alone = _copied(state), _copied(state)
     for _ in range(3):
         here, made = run(here, *rest)
@@ -135,7 +135,7 @@ def test_models_in_parts_are_those_of_one_device(
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_layers_in_parts_are_those_of_one_device(seed: int, drawn: Callable[[int], str]) -> None:
-    args = _filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((8, 16))))
+    args = filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((8, 16))))
     _check_three_steps(lambda: (_two_layers, args), drawn(seed))
 
 
@@ -148,7 +148,7 @@ def _two_layers(state: Any, x: jax.Array) -> tuple[Any, jax.Array]:
 
 
 def _plan() -> tuple[automap.Plan, Any]:
-    args = _filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((4, 16))))
+    args = filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((4, 16))))
     plan = automap.plan(_two_layers, args, topology="cpu:2", space="placement", strategy="expert")
     return plan, args
 
@@ -192,7 +192,7 @@ def test_equations_that_the_step_has_not_are_refused() -> None:
 
 
 def test_arrays_that_the_step_has_not_are_refused(drawn: Callable[[int], str]) -> None:
-    args = _filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((8, 16))))
+    args = filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((8, 16))))
     strategy = drawn(0)
     plan = automap.plan(_two_layers, args, topology="cpu:8", space="placement", strategy=strategy)
     data: Any = plan.to_json()

@@ -29,6 +29,7 @@ from automap.errors import InputError, MeshMismatchError, PlanError, ProcessLost
 from automap.jaxpr.flatten import flatten  # noqa: E402
 from automap.space.point import StorageLevel  # noqa: E402
 from tests.automap.runtime.pipeline.hybrids import Inside, blocks, hybrid_plan  # noqa: E402
+from tests.automap.runtime.pipeline.placed import placed_cases  # noqa: E402
 from tests.automap.runtime.pipeline.running import even_cuts, mlp, record  # noqa: E402
 from tests.automap.runtime.pipeline.test_scanned import scanned  # noqa: E402
 
@@ -356,6 +357,7 @@ CASES = {
     ),
     "a sharded loop": sharded(stack, Inside("zero-3", {"data": 4}), Inside("zero-1", {"data": 4})),
     "a sharded loop on both": sharded(stack, 2, Inside("zero-3", {"data": 4}), 2),
+    **placed_cases(three_steps),
 }
 
 

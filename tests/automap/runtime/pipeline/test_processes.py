@@ -1,4 +1,4 @@
-"""Pipelines over two processes of four CPU devices: `several.py` has what each of them does and
+"""Plans over two processes of four CPU devices: `several.py` has what each of them does and
 compares.
 """
 
@@ -98,6 +98,8 @@ def test_one_that_ends_is_reported_by_the_other_instead_of_waited_for(case, tmp_
         ("equal parts of a loop", "unequal parts of a loop"),
         ("tensors and ZeRO-3", "tensors on both"),
         ("a sharded loop", "a sharded loop on both"),
+        ("a placement", "a placement in parts", "a decorated placement", "other placements"),
+        ("a placed RNNLM", "a placed NMT in parts"),
     ],
     ids=lambda cases: ", ".join(cases),
 )

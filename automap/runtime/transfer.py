@@ -1,4 +1,4 @@
-"""How a value comes to another stage: the one place that moves data between devices.
+"""How a value comes to other devices: the one place that moves data between them.
 
     devices of one process   `jax.device_put`, which is called in that process alone
     of several               a program of permutations on the devices of both sides -> in: `carry`
@@ -258,7 +258,7 @@ def _on_mesh(value: jax.Array, to: NamedSharding) -> jax.Array:
         numbers = _on_mesh(jax.random.key_data(value), to)
         return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(value))
     shards = [shard.data for shard in value.addressable_shards]
-    return jax.make_array_from_single_device_arrays(value.shape, to, shards)
+    return jax.make_array_from_single_device_arrays(value.shape, to, shards, dtype=value.dtype)
 
 
 def fetch(tree: Any) -> Any:

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 import pytest
 
-from automap.runtime.pipeline.transfer import carry, plan_route
+from automap.runtime.transfer import carry, plan_route
 
 
 SPECS = {
