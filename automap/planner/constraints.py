@@ -9,7 +9,8 @@ the partitioner derives the plan by itself from the inputs. The other places are
     a result is scattered, sliced, gathered or moved
         -> `<site>:out<j>` with the sharding the plan keeps, and `<site>:in<j>` with that the op
            runs on, or the partitioner would move the change to the operands
-    what a loop hands on, or slices of what it scans, is used otherwise
+    what a loop hands on, or slices of what it scans, is used otherwise, or is stacked by the loop
+    otherwise than its body makes it
         -> `<site>:from<j>` where it is used first
     a scalar is spread over tensors split differently
         -> `<site>:spread<j>` (`automap.jaxpr.spread`)
@@ -30,7 +31,7 @@ from automap.jaxpr.spread import spread_number
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.planner.transitions import Transition, moved_values, transitions
 from automap.program.problem import Problem
-from hlo_tools.graph import Graph, Op
+from hlo_tools.graph import Graph, Op, sources_by_output
 from hlo_tools.opcodes import BROADCAST, LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 
 
@@ -79,10 +80,13 @@ def derive_constraints(
         elif op.opcode == LOOP_EXIT:
             loops.pop()
         if op.opcode in STRUCTURAL:
+            unpinned |= _handed_on(sharded, op, unpinned)
             continue
         changes = (*_unpinned_operands(op, unpinned), *transitions(sharded, index, moved))
         is_change = any(change.is_change for change in changes)
         site = find_site(op) if changes else None
+        if site in loops and not unpinned.keys().isdisjoint(op.inputs):
+            unpinned |= {v: sharded.value_axes(v) for v in op.outputs}
         for change in changes:
             dims = graph.values[change.value].dims
             # Ops of a loop's equation inside of its body, as the slice of what it scans: there is
@@ -93,9 +97,12 @@ def derive_constraints(
                 if spot is None or change.value in entered:
                     continue
                 entered.add(change.value)
-            # It cannot be pinned where it is made, so it is pinned where the body first reads it.
+            # What is made here cannot be pinned here, so it is pinned where it is first read. An
+            # operand that is not as the plan has it the partitioner carries into the result.
             if is_inner and change.place.startswith("out"):
                 unpinned[change.value] = change.axes
+            elif is_inner and change.is_change:
+                unpinned |= {v: sharded.value_axes(v) for v in op.outputs}
             if spot is None:
                 # Of pins that change nothing none is missed: they only keep the partitioner from
                 # other ideas.
@@ -120,6 +127,17 @@ def _unpinned_operands(op: Op, unpinned: Mapping[int, AxesPerDim]) -> Iterator[T
     for number, value in enumerate(op.inputs):
         if value in unpinned:
             yield Transition(f"from{number}", value, unpinned[value], is_change=False)
+
+
+def _handed_on(
+    sharded: ShardedGraph, op: Op, unpinned: Mapping[int, AxesPerDim]
+) -> Mapping[int, AxesPerDim]:
+    """What a loop, a branch or a call hands on of `unpinned`, with the axes it is to have."""
+    return {
+        output: sharded.value_axes(output)
+        for output, sources in sources_by_output(op)
+        if not unpinned.keys().isdisjoint(sources)
+    }
 
 
 def _scalar_constraints(

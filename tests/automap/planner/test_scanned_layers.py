@@ -5,8 +5,11 @@ the optimizer.
 from collections import Counter
 import re
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import automap
 from automap.config import Options
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
@@ -87,3 +90,42 @@ def test_recomputing_layers_moves_no_fewer_bytes(preset):
         _bytes_moved(_plan(gpt_tiny, "scanned", preset, remat=remat)) for remat in ("none", "layer")
     )
     assert all(recomputed[key] >= n for key, n in kept.items())
+
+
+def _scaled_layers(parameters, x):
+    """Each layer scales by a vector that the loop keeps, cast, for the backward pass."""
+
+    def layer(h, w):
+        scale = w["scale"].astype(jnp.float32)
+        h = h * jax.lax.rsqrt(jnp.mean(h * h, -1, keepdims=True)) * scale
+        return h + jax.nn.relu(h @ w["up"]) @ w["down"], None
+
+    def loss(p):
+        stacks = {**p, "scale": p["scale"].astype(jnp.bfloat16)}
+        return jnp.mean(jax.lax.scan(layer, x, stacks)[0])
+
+    gradients = jax.grad(loss)(parameters)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients)
+
+
+def test_what_the_partitioner_may_stack_otherwise_is_pinned_where_it_is_read_again():
+    """No equation lies between a cast part and the stack that a loop keeps of it whole: were it
+    not pinned behind that, the partitioner would carry the parts through the stack into all that
+    the backward pass computes.
+    """
+    shapes = {"scale": (2, 1, 1, 32), "up": (2, 32, 64), "down": (2, 64, 32)}
+    parameters = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
+    x = jax.ShapeDtypeStruct((8, 16, 32), "float32")
+    pins = [
+        "[0]['scale']=null,null,null,data+model",
+        "[0]['up']=null,null,data",
+        "[0]['down']=null,data,null",
+        "[1]=model,null,null",
+    ]
+    plan = automap.plan(
+        _scaled_layers, (parameters, x), topology="8xh100", mesh="data=2,model=4", pin=pins
+    )
+    assert [w for w in plan.warnings if "dynamic-update-slice" in w]
+    pinned = {c.at: c for c in plan.constraints if ":from" in c.at}
+    whole = [c for c in pinned.values() if c.value == "operand of broadcast f32[1,1,32]"]
+    assert [c.spec for c in whole] == [(None, None, None)]
