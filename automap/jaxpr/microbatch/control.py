@@ -115,12 +115,12 @@ def _cond(outer: "Separation", pair: EquationPair) -> None:
     by_branch = [[b.read(atom) for atom in b.pair.full.outvars] for b in branches]
     either = partial(join, order=outer.setting.order)
     outs = [reduce(either, map(portable, ways)) for ways in zip(*by_branch)]
-    runs = [
-        jaxpr_as_fun(with_values(branch.close_body(outs, pair.full.eqn))) for branch in branches
-    ]
+    bodies = tuple(with_values(branch.close_body(outs, pair.full.eqn)) for branch in branches)
+    # All parameters stay: those of a choice by platform say which branch is lowered.
+    same = partial(pair.full.eqn.primitive.bind, **{**pair.full.eqn.params, "branches": bodies})
 
     def choose(index: jax.Array, number: jax.Array, *values: Any) -> list[Any]:
-        return list(lax.switch(number, [lambda *v, r=r: list(r(*v)) for r in runs], index, *values))
+        return list(same(number, index, *values))
 
     _emit(outer, pair, choose, [choice, *operands], outs)
 

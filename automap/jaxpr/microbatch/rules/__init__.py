@@ -12,7 +12,7 @@ from typing import Any
 from jax import numpy as jnp
 
 from automap.jaxpr.microbatch.dependence import Batched, Refusal, batch_dim
-from automap.jaxpr.microbatch.rules import contract, elementwise, index, reduce, shape
+from automap.jaxpr.microbatch.rules import contract, elementwise, index, kernels, reduce, shape
 from automap.jaxpr.microbatch.rules.elementwise import ELEMENTWISE
 from automap.jaxpr.microbatch.rules.rule import Operation, Rule, RuleResult
 
@@ -25,6 +25,7 @@ RULES: Mapping[str, Rule] = {
     **reduce.RULES,
     **contract.RULES,
     **index.RULES,
+    **kernels.RULES,
 }
 
 
