@@ -12,6 +12,9 @@ no lesson is of. Every method begins where any search does, at the presets, whic
                walks after as many plans as the agent has priced
     gap        a step over the best that any method found, `auto` among them, minus one
 
+    nearest    the same player with what the nearest training problem says in the network's place
+               (`scripts.nearest_lesson`); it needs `--lessons`
+
 A cell is kept in FOLDER as soon as it is made, so a run that was stopped goes on. Seconds are the
 processor's.
 """
@@ -24,6 +27,7 @@ import math
 from pathlib import Path
 import platform
 import time
+from typing import Any
 
 import click
 import jax
@@ -41,6 +45,7 @@ from automap.search.context import Candidate
 from automap.space.point import Point
 from automap.topology import get_topology
 from scripts.halves import is_held_out
+from scripts.nearest_lesson import NearestPlayer
 from scripts.plan_matrix import MODELS
 from scripts.tables import made_by, markdown, replace_table
 from tests.corpus.entries import ENTRIES
@@ -56,6 +61,7 @@ THIRD_PARTY = tuple(
 )
 STEPS = (*ZOO, *THIRD_PARTY)
 AGENT, UNTRAINED, GREEDY, WALKS = "agent", "learning off", "greedy", "mcmc"
+NEAREST = "nearest training problem"
 PRESET, AUTO = "best preset", "auto"
 # For the time of a roll-out alone: it is of the half that may be learnt from.
 TIMED = "models.t5:t5_11b"
@@ -170,8 +176,8 @@ def _searched_by_auto(context: SearchContext) -> None:
     get_strategy("auto")(context)
 
 
-def cell(step: str, machine: str, workload: Workload) -> Cell:
-    """All methods on one step and machine."""
+def cell(step: str, machine: str, workload: Workload, nearest: Player | None) -> Cell:
+    """All methods on one step and machine; `nearest` where its lessons are at hand."""
     cells, agent, untrained = Cells(workload, machine), shipped_player(), Player()
     rolled, searched, points, took = {}, {}, {}, {}
 
@@ -181,10 +187,14 @@ def cell(step: str, machine: str, workload: Workload) -> Cell:
 
     n = note(rolled, AGENT, "roll-out", cells.run(lambda c: first_roll_out(c, agent), None))
     note(rolled, UNTRAINED, "off", cells.run(lambda c: first_roll_out(c, untrained), n))
+    if nearest is not None:
+        note(rolled, NEAREST, "nearest", cells.run(lambda c: first_roll_out(c, nearest), n))
     for name in (GREEDY, WALKS):
         note(rolled, name, f"{name} as roll-out", cells.run(get_strategy(name), n))
     n = note(searched, AGENT, "beams", cells.run(lambda c: play(c, agent), None))
     note(searched, UNTRAINED, "beams off", cells.run(lambda c: play(c, untrained), n))
+    if nearest is not None:
+        note(searched, NEAREST, "beams nearest", cells.run(lambda c: play(c, nearest), n))
     for name in (GREEDY, WALKS):
         note(searched, name, f"{name} as beams", cells.run(get_strategy(name), n))
     note(searched, AUTO, AUTO, cells.run(_searched_by_auto, None))
@@ -192,26 +202,49 @@ def cell(step: str, machine: str, workload: Workload) -> Cell:
     return Cell(step, machine, rolled, searched, points, took)
 
 
-def cells_of(step: str, machines: Sequence[str], folder: Path, *, make: bool) -> list[Cell]:
+def with_nearest(kept: Cell, workload: Workload, nearest: Player) -> Cell:
+    """A cell that was made without the lessons, with their column; made anew if prices have changed
+    since.
+    """
+    cells = Cells(workload, kept.machine)
+    if not math.isclose(_fitting_seconds(cells.fresh()), kept.rolled_seconds[PRESET]):
+        return cell(kept.step, kept.machine, workload, nearest)
+    rolled = cells.run(lambda c: first_roll_out(c, nearest), kept.points["roll-out"])
+    searched = cells.run(lambda c: play(c, nearest), kept.points["beams"])
+    return replace(
+        kept,
+        rolled_seconds={**kept.rolled_seconds, NEAREST: rolled[0]},
+        searched_seconds={**kept.searched_seconds, NEAREST: searched[0]},
+        points={**kept.points, "nearest": rolled[1], "beams nearest": searched[1]},
+        took_seconds={**kept.took_seconds, "nearest": rolled[2], "beams nearest": searched[2]},
+    )
+
+
+def cells_of(
+    step: str, machines: Sequence[str], folder: Path, nearest: Player | None, *, make: bool
+) -> list[Cell]:
     """The cells of a step, kept in files."""
     made: list[Cell] = []
     workloads: dict[str, Workload] = {}
     for machine in machines:
         path = folder / f"{step}-{machine}.json".replace(":", "_")
-        if not path.exists() and not make:
-            continue
-        if not path.exists():
+        kept: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+        is_whole = nearest is None or kept is None or NEAREST in kept.get("rolled_seconds", ())
+        if make and (kept is None or ("error" not in kept and not is_whole)):
             name = get_topology(machine).platform
             try:
-                workloads[name] = workloads.get(name) or traced(step, name)
-                path.write_text(json.dumps(asdict(cell(step, machine, workloads[name]))))
+                workload = workloads[name] = workloads.get(name) or traced(step, name)
+                if kept is None or nearest is None:
+                    kept = asdict(cell(step, machine, workload, nearest))
+                else:
+                    kept = asdict(with_nearest(Cell(**kept), workload, nearest))
             except AutomapError as error:
-                path.write_text(json.dumps({"error": str(error)[:200]}))
+                kept = {"error": str(error)[:200]}
+            path.write_text(json.dumps(kept))
             click.echo(path.read_text(), err=True)
-        fields = json.loads(path.read_text())
         # What no method can plan says nothing of any.
-        if "error" not in fields and math.isfinite(Cell(**fields).best_seconds):
-            made.append(Cell(**fields))
+        if kept and "error" not in kept and math.isfinite(Cell(**kept).best_seconds):
+            made.append(Cell(**kept))
     return made
 
 
@@ -232,10 +265,19 @@ def timing(machine: str, folder: Path) -> list[str]:
 SUMMARY_HEADER = ["method", "mean gap", "median", "worst", "≤ 1 %", "≤ 3 %", "≤ 10 %", "cells"]
 
 
+def shown_methods(cells: Sequence[Cell], which: str) -> list[str]:
+    """Those that any cell has, the nearest training problem beside the agents."""
+    names = list(dict.fromkeys(name for c in cells for name in c.gaps(which)))
+    agents = [name for name in (AGENT, UNTRAINED, NEAREST) if name in names]
+    return agents + [name for name in names if name not in agents]
+
+
 def summary(cells: Sequence[Cell], which: str) -> list[list[str]]:
-    """A row for each method."""
+    """A row for each method that all cells have."""
     rows = []
-    for name in cells[0].gaps(which):
+    for name in shown_methods(cells, which):
+        if not all(name in c.gaps(which) for c in cells):
+            continue
         gaps = np.array([c.gaps(which)[name] for c in cells])
         fits = gaps[np.isfinite(gaps)]
         rows.append(
@@ -251,13 +293,15 @@ def summary(cells: Sequence[Cell], which: str) -> list[list[str]]:
     return rows
 
 
-def _gap_text(gap: float) -> str:
+def _gap_text(gap: float | None) -> str:
+    if gap is None:
+        return "-"
     return f"{gap:+.2%}" if math.isfinite(gap) else "does not fit"
 
 
 def detail(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
     """Header and a row for each cell."""
-    rolled, searched = list(cells[0].rolled_seconds), list(cells[0].searched_seconds)
+    rolled, searched = (shown_methods(cells, which) for which in ("roll-out", "beams"))
     header = [
         "step",
         "machine",
@@ -275,9 +319,9 @@ def detail(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
             f"{c.best_seconds * 1e3:.3g}",
             str(c.points["roll-out"]),
             f"{c.took_seconds['roll-out'] * 1e3:.0f}",
-            *(_gap_text(c.gaps("roll-out")[n]) for n in rolled if n != PRESET),
+            *(_gap_text(c.gaps("roll-out").get(n)) for n in rolled if n != PRESET),
             str(c.points["beams"]),
-            *(_gap_text(c.gaps("beams")[n]) for n in searched),
+            *(_gap_text(c.gaps("beams").get(n)) for n in searched),
         ]
         for c in cells
     ]
@@ -309,20 +353,29 @@ def report(cells: Sequence[Cell], timings: list[list[str]], command: str) -> Map
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--step", "steps", multiple=True, type=click.Choice(STEPS), help="default: all")
 @click.option("--machine", "machines", multiple=True, default=MACHINES, show_default=True)
+@click.option(
+    "--lessons",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="a folder of scripts.train_sharding_agent",
+)
 @click.option("--made-only", is_flag=True, help="the tables of the cells that FOLDER has")
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(
     folder: Path,
     steps: tuple[str, ...],
     machines: tuple[str, ...],
+    lessons: Path | None,
     made_only: bool,  # noqa: FBT001
     output: Path | None,
 ) -> None:
     """Make the cells that FOLDER does not have, and the tables."""
     jax.config.update("jax_platforms", "cpu")
     folder.mkdir(parents=True, exist_ok=True)
+    nearest = None if lessons is None else NearestPlayer(lessons)
     cells = [
-        c for step in steps or STEPS for c in cells_of(step, machines, folder, make=not made_only)
+        c
+        for step in steps or STEPS
+        for c in cells_of(step, machines, folder, nearest, make=not made_only)
     ]
     if not cells:
         raise click.ClickException(f"{folder} has no cells of these steps and machines")

@@ -6,9 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from automap.search.agent.options import Seen
-from automap.search.agent.play import decided, mesh_starts
+from automap.search.agent.options import PRICE_FEATURES, Seen
+from automap.search.agent.play import decided, mesh_features, mesh_starts
 from automap.search.exhaustive import exhaustive
+from rl.checkpoint import Checkpoint, save
+from scripts.nearest_lesson import NearestPlayer
 from scripts.sharding_lessons import NEAR, worths
 from scripts.sharding_problems import generated_step
 from tests.automap.search.contexts import search_context
@@ -52,3 +54,42 @@ def test_a_generated_step_follows_from_its_seed():
         _, first = generated_step(seed)
         _, again = generated_step(seed)
         assert first == again
+
+
+def test_the_nearest_player_says_what_a_lesson_said_of_the_same_move(tmp_path):
+    context = search_context(*mlp(batch=4096, width=1024, hidden=4096), topology="v5e:2x2")
+    seen = Seen(context)
+    starts = mesh_starts(context)
+    options = seen.options(starts[-1], 0)
+    source = np.random.default_rng(0)
+    structure = options.features.shape[1] - PRICE_FEATURES
+    features = options.features[None].copy()
+    features[..., structure:] = 0.0
+    # Two problems of moves that look the same, which are worth other things: the first is of this
+    # state and prefers the last mesh.
+    said = source.normal(size=(2, structure)).astype(np.float32) @ features[0, :, :structure].T
+    mesh, flat, behind = mesh_features(context, seen, starts)
+    for number, sign in enumerate((1.0, -1.0)):
+        away = np.float32(5.0 * number)
+        moves = {
+            "flat": options.flat[None] + away,
+            "features": features,
+            "mask": np.isfinite(options.saved)[None],
+            "baseline": np.zeros((1, len(options.moves)), np.float32),
+            "worth": said[number : number + 1],
+        }
+        meshes = {
+            "flat": flat[None] + away,
+            "features": mesh[None],
+            "mask": np.ones((1, len(starts)), bool),
+            "baseline": behind[None],
+            "worth": sign * np.arange(len(starts), dtype=np.float32)[None],
+        }
+        for name, arrays in {"moves": moves, "meshes": meshes}.items():
+            save(tmp_path / f"{name}-{number}.safetensors", Checkpoint(arrays, {}))
+    player = NearestPlayer(tmp_path)
+    allowed = np.isfinite(options.saved)
+    scores = player.score(options)
+    assert scores[0] == 0.0 and np.array_equal(np.isfinite(scores), allowed)
+    assert scores[allowed][1:] == pytest.approx(said[0, allowed][1:], abs=1e-5)
+    assert player.ranked(context, seen, starts)[0] is starts[-1]
