@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from automap.backends import backend_for
+from automap.backends import Backend, backend_for
 from automap.backends.arrays import ArrayOrders, DimOrder, Scratch
 from automap.cost.edges import (
     Edges,
@@ -42,8 +42,9 @@ from automap.cost.traffic import Collectives, collectives
 from automap.program.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.analyses.host_memory import HostMemory, host_memory
-from hlo_tools.analyses.kernels import Access, Kernel, kernels
+from hlo_tools.analyses.kernels import Access, Kernel, kernels, kernels_apart
 from hlo_tools.analyses.liveness import Buffers, Places, buffers, narrow_values, stored_bytes
+from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph
 
 
@@ -85,8 +86,12 @@ class Tables(Rows):
         )
 
 
-def build_tables(problem: Problem, platform: Platform) -> Tables:
-    """Fold a problem to rows; what is fused depends on the platform."""
+def build_tables(
+    problem: Problem, platform: Platform, left_for_backward: frozenset[int] | None = None
+) -> Tables:
+    """Fold a problem to rows; what is fused depends on the platform. With `left_for_backward` the
+    forward and the backward pass are two programs, of which the first leaves these values.
+    """
     graph = problem.graph
     backend = backend_for(platform)
     is_narrow = backend.float32_products == "bfloat16"
@@ -111,14 +116,7 @@ def build_tables(problem: Problem, platform: Platform) -> Tables:
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = _bytes_on_device(graph, narrow, host := host_memory(graph))
-    kernel_list = _with_copies(
-        graph,
-        written_fills(
-            graph, kernels(graph, backend.fuser, n_bytes), problem.phases, backend.loop_zeros
-        ),
-        backend.relaid_stacks(graph),
-        n_bytes,
-    )
+    kernel_list = _kernels(problem, backend, n_bytes, left_for_backward)
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes, backend
     )
@@ -259,6 +257,19 @@ def _kernels_with_batch(
         traffic_bytes=kernels.traffic_bytes * grown,
         near_bytes=kernels.near_bytes * grown,
     )
+
+
+def _kernels(
+    problem: Problem, backend: Backend, n_bytes: Sequence[int], left: frozenset[int] | None
+) -> list[Kernel]:
+    graph, fuser = problem.graph, backend.fuser
+    if left is None:
+        plain = kernels(graph, fuser, n_bytes)
+    else:
+        is_later = [phase is not Phase.FORWARD for phase in problem.phases]
+        plain = kernels_apart(graph, fuser, n_bytes, is_later, left)
+    filled = written_fills(graph, plain, problem.phases, backend.loop_zeros)
+    return _with_copies(graph, filled, backend.relaid_stacks(graph), n_bytes)
 
 
 def _stored(

@@ -17,12 +17,11 @@ import numpy as np
 from automap.backends import backend_for, version_warnings
 from automap.config import Options
 from automap.cost.kernels.roofline import Roofline
-from automap.cost.tables import build_tables
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
 from automap.pipeline.fabric import Fabric, pipeline_fabric
 from automap.pipeline.profile.points import Points, coarsen
-from automap.pipeline.profile.profile import Profile, pipeline_profile
+from automap.pipeline.profile.profile import Profile, pipeline_profile, stage_tables
 from automap.pipeline.schedules import SEARCHED
 from automap.pipeline.search import Limits, PipelineProgress, PipelineSearchResult, find_pipeline
 from automap.plan.explain import all_the_same_text
@@ -128,7 +127,7 @@ def pipeline_plan(
 @collector_paused()
 def _profile(workload: Workload, topology: Topology, options: Options) -> Profile:
     problem = workload.problem
-    tables = build_tables(problem, topology.platform)
+    tables = stage_tables(problem, topology.platform)
     if options.profile is not None:
         options.profile.check_suits(topology)
     return pipeline_profile(problem, tables, Roofline(tables.kernels, topology, options.profile))

@@ -8,7 +8,7 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
                                                                      -> in: `_fuse_products`
     - or it is the operand of a kernel that loads its operands (after undoing casts and transposes,
       which kernels read through, but for tables); a `Fuser` says which do on a backend,
-    - or it is a step output or crosses a loop boundary,
+    - or it is a step output or crosses a loop boundary, or another program reads it,
     - or several ops use it and making it again would read much more than it holds
                                                                      -> in: `_Sources._is_kept`
 
@@ -21,12 +21,16 @@ What enters a loop may have to be written first, by kernels of the op that enter
 loop adds to or fills, and the rounded copy of what it multiplies (`hlo_tools.analyses.liveness`)
                                                                             -> in: `_prepared`
 
+Two programs that run one after the other fuse nothing over what one leaves for the other
+                                                                         -> in: `kernels_apart`
+
 Elementwise kernels and reductions between two kernels of other kinds are fused to one with several
 results where the backend does so: what one of them reads or writes, the later ones have
                                                                             -> in: `_share_reads`
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -101,9 +105,22 @@ _RECOMPUTE_RATIO = 1.5
 
 def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
     """Kernels in program order; `n_bytes` are those of each value where it is in memory."""
+    return _shared(graph, fuser, _each(graph, fuser, n_bytes, ()))
+
+
+def _shared(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
+    return _share_reads(graph, kernels) if fuser.results == "several" else kernels
+
+
+def _each(
+    graph: Graph, fuser: Fuser, n_bytes: Sequence[int], in_memory: Collection[int]
+) -> list[Kernel]:
+    """Kernels that share nothing; the values `in_memory` are there whatever is fused."""
     stored = _stored(graph, fuser)
+    for value in in_memory:
+        stored[value] = True
     if fuser.products == "fused":
-        _fuse_products(graph, stored)
+        _fuse_products(graph, stored, in_memory)
     sources = _Sources(graph, stored, n_bytes, fuser.remade)
     result: list[Kernel] = []
     rounded: set[int] = set()
@@ -128,7 +145,64 @@ def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
                 writes=tuple(Access(v, min(part, n_bytes[v])) for v in written),
             )
         )
-    return _share_reads(graph, result) if fuser.results == "several" else result
+    return result
+
+
+def kernels_apart(
+    graph: Graph,
+    fuser: Fuser,
+    n_bytes: Sequence[int],
+    is_later: Sequence[bool],
+    left: frozenset[int],
+) -> list[Kernel]:
+    """Kernels of two programs in the order of one: `is_later` says which ops are the second one's,
+    `left` are the values that the first leaves in memory for it.
+    """
+    whole, apart = (_each(graph, fuser, n_bytes, values) for values in ((), left))
+    first = [kernel for kernel in whole if not is_later[kernel.op]]
+    known = {access.value for kernel in first for access in kernel.writes}
+    more = [
+        replace(kernel, writes=tuple(a for a in kernel.writes if a.value in left - known))
+        for kernel in apart
+        if not is_later[kernel.op]
+    ]
+    more = [kernel for kernel in more if kernel.writes]
+    if fuser.results == "several":
+        first, more = _with_more_results(graph, first, more)
+    first = sorted([*first, *more], key=lambda kernel: kernel.op)
+    second = [kernel for kernel in apart if is_later[kernel.op]]
+    # Each program has at hand what its own kernels read. A stable sort: of one op, what it prepares
+    # comes first.
+    both = [*_shared(graph, fuser, first), *_shared(graph, fuser, second)]
+    return sorted(both, key=lambda kernel: kernel.op)
+
+
+def _with_more_results(
+    graph: Graph, kernels: Sequence[Kernel], more: Sequence[Kernel]
+) -> tuple[list[Kernel], list[Kernel]]:
+    """(kernels, those of `more` that are left): the others are results of the next kernel that they
+    are fused with, which has what that one reads and writes at hand.
+    """
+    result, rest = list(kernels), list[Kernel]()
+    places = sorted((kernel.op, place) for place, kernel in enumerate(kernels))
+    for kernel in more:
+        at = bisect_left(places, (kernel.op, 0))
+        place = places[at][1] if at < len(places) else -1
+        host = result[place]
+        trips = graph.ops[kernel.op].trip_count
+        if place < 0 or not _is_fusible(graph, host.op) or graph.ops[host.op].trip_count != trips:
+            rest.append(kernel)
+            continue
+        at_hand = {access.value for access in (*host.reads, *host.writes)}
+        reads = tuple(access for access in kernel.reads if access.value not in at_hand)
+        result[place] = replace(
+            host, reads=(*host.reads, *reads), writes=(*host.writes, *kernel.writes)
+        )
+    return result, rest
+
+
+def _is_fusible(graph: Graph, op: int) -> bool:
+    return graph.ops[op].opcode not in OWN_KERNEL | STRUCTURAL
 
 
 def _prepared(
@@ -228,10 +302,10 @@ def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
             yield cut
 
 
-def _fuse_products(graph: Graph, stored: list[bool]) -> None:
+def _fuse_products(graph: Graph, stored: list[bool], in_memory: Collection[int]) -> None:
     """Store what the last elementwise op makes of a contraction's result, and not the result."""
     for op in graph.ops:
-        if op.opcode not in CONTRACTIONS:
+        if op.opcode not in CONTRACTIONS or op.outputs[0] in in_memory:
             continue
         # As far as each op is the only user of what the one before has made.
         value = last = op.outputs[0]

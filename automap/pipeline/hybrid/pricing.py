@@ -172,10 +172,13 @@ class Pricer:
         reduce = self._by_item(entries, once, "forward") + self._by_item(entries, once, "backward")
         # The update works on whole parameters: it does not become less with microbatches.
         whole = evaluator.roofline.seconds(sharding)
+        inputs = list(self.space.problem.graph.inputs)
+        adding = profile.adding_seconds(sharding.parts_of_value[tables.row_of_value[inputs]])
+        weights = np.bincount(timing.item[profile.is_weights], run[profile.is_weights], n_items)
         return Costs(
             forward=kernels[0] + exposed[0],
-            backward=kernels[1] + exposed[1],
-            weights=np.bincount(timing.item[profile.is_weights], run[profile.is_weights], n_items),
+            backward=kernels[1] + adding + exposed[1],
+            weights=weights + adding,
             waiting=exposed[0] + exposed[1],
             reduce=reduce,
             update_seconds=float(whole @ timing.update + seconds[is_update].sum()),
@@ -269,14 +272,13 @@ class Pricer:
         kept = profile.kept
         parts = sharding.parts_of_value[self.tables.row_of_value]
         local = self._value_bytes / parts
-        saved, gradients = profile.saved, profile.gradients
-        ratio = structure.stored.ratio(parts[list(self.space.problem.graph.inputs)])
+        saved = profile.saved
         return Held(
             cut_bytes=structure.crossing.alive(local),
             working_bytes=structure.working.n_bytes(np.where(self._is_batched, local, 0.0)),
             saved=replace(saved, n_bytes=saved.n_bytes / parts[self._saved_value]),
             kept=replace(kept, n_bytes=kept.n_bytes / parts[self._kept_value]),
-            state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
+            state=structure.stored.uses(parts),
         )
 
     @cached_property

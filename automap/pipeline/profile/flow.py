@@ -6,6 +6,9 @@
                  makes it itself, so a cut costs it no transfer, but the stage holds those
                  parameters
 
+Forward and backward passes are programs of their own: what one reads of the other is in memory, and
+nothing is fused over it                                                -> in: `left_for_backward`
+
 A loop's carry depends on what enters and on what a trip makes of it, so the program is read until
 nothing changes                                                              -> in: `data_flow`
 """
@@ -14,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from automap.program.problem import Problem
+from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
 from hlo_tools.graph import Graph, HandOver
 from hlo_tools.opcodes import DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, LOOP_ENTER, LOOP_EXIT
@@ -75,6 +79,18 @@ def _read(
                     )
         for value in op.outputs:
             batched[value], roots[value] = depends, sources_by_output
+
+
+def left_for_backward(problem: Problem, flow: Flow) -> frozenset[int]:
+    """The values of the forward pass, of examples, that ops of the backward pass read."""
+    graph, phases = problem.graph, problem.phases
+
+    def is_left(value: int) -> bool:
+        producer = graph.values[value].producer
+        return producer >= 0 and phases[producer] is Phase.FORWARD and flow.batched[value]
+
+    backward = (op for op, phase in zip(graph.ops, phases, strict=True) if phase is Phase.BACKWARD)
+    return frozenset(value for op in backward for value in op.inputs if is_left(value))
 
 
 def is_stack(graph: Graph, leave: int, position: int) -> bool:

@@ -20,14 +20,15 @@ equation (remat): such a cut moves to the edge                                ->
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from automap.backends import backend_for
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.shardings import shardings
-from automap.cost.tables import Tables
+from automap.cost.tables import Tables, build_tables
 from automap.errors import InputError
 from automap.jaxpr.sites import parse_site
 from automap.pipeline.profile.backward import (
@@ -36,7 +37,7 @@ from automap.pipeline.profile.backward import (
     outermost_equation,
     weight_ops,
 )
-from automap.pipeline.profile.flow import Flow, data_flow
+from automap.pipeline.profile.flow import Flow, data_flow, left_for_backward
 from automap.pipeline.profile.items import Items, forward_items
 from automap.pipeline.profile.stored_bytes import StoredBytes, parameter_position, stored_bytes
 from automap.pipeline.profile.traffic import (
@@ -44,6 +45,7 @@ from automap.pipeline.profile.traffic import (
     Uses,
     Working,
     crossing,
+    fixed_uses,
     kept_uses,
     parameter_uses,
     saved_uses,
@@ -52,6 +54,7 @@ from automap.pipeline.profile.traffic import (
 from automap.program.problem import Problem
 from automap.space.point import SplitClasses
 from automap.topology.mesh import Mesh
+from automap.topology.model import Platform
 from hlo_tools.analyses.phases import Phase
 
 
@@ -108,10 +111,10 @@ class Profile:
     `cut_bytes` float64 and `may_cut` bool [items] are of a cut after each (of the last: 0, False);
     `names` say where that is (an equation's site and, in an unrolled loop, `#` and the trips done;
     an instruction where a program has no sites); `labels` the parameter that it reads, or the one
-    before. Bytes of `gradients` and `state` (parameter, gradient sum and optimizer) are of whole
-    tensors, of `saved`, `kept` (what weight passes read) and `working_bytes` [items] of the whole
-    batch. `batch_size` is what the
-    number of parts must divide.
+    before. Bytes of `gradients` and `state` (parameter, gradient sum, optimizer, and what is
+    computed once a step) are of whole tensors, of `saved`, `kept` (what weight passes read) and
+    `working_bytes` [items] of the whole batch. `batch_size` is what the number of parts must
+    divide.
     """
 
     timing: Timing
@@ -143,13 +146,28 @@ class Profile:
             np.bincount(timing.item[chosen], each[chosen], self.n_items)
             for chosen in (~timing.is_backward, timing.is_backward)
         ]
-        return both[0], both[1]
+        return both[0], both[1] + self.adding_seconds()
 
     def weight_seconds(self, parts: int) -> np.ndarray:
         """Of the backward seconds those of the weight passes, [items]."""
         each = self.timing.kernel_seconds(parts)[self.timing.row] * self.timing.runs
         chosen = self.is_weights
-        return np.bincount(self.timing.item[chosen], each[chosen], self.n_items)
+        weights = np.bincount(self.timing.item[chosen], each[chosen], self.n_items)
+        return weights + self.adding_seconds()
+
+    def adding_seconds(self, parts_of_leaf: np.ndarray | float = 1.0) -> np.ndarray:
+        """Of adding a microbatch's gradients to their sums, [items]; `parts_of_leaf` [inputs] is in
+        how many parts each is stored. A parameter's are of the first item that reads it.
+        """
+        stored, first = self.structure.stored, self.gradients.first_uses()
+        root = stored.root[first.tensor]
+        share = first.n_bytes / np.maximum(stored.leaf_bytes[root], 1.0)
+        device = self.timing.roofline.topology.device
+        moved = (stored.adding_bytes / parts_of_leaf)[root] * share
+        seconds = moved / device.memory_bytes_per_s("elementwise")
+        apart = stored.adding_kernels[root]
+        seconds = np.maximum(seconds, apart * device.launch_seconds)
+        return np.bincount(first.item, seconds, self.n_items)
 
     @cached_property
     def is_weights(self) -> np.ndarray:
@@ -160,6 +178,11 @@ class Profile:
     def update_seconds(self) -> float:
         """Seconds of the whole update on one device."""
         return float(self.timing.kernel_seconds(1) @ self.timing.update)
+
+
+def stage_tables(problem: Problem, platform: Platform) -> Tables:
+    """The tables of a step whose forward and backward passes are programs of their own."""
+    return build_tables(problem, platform, left_for_backward(problem, data_flow(problem)))
 
 
 def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Profile:
@@ -186,16 +209,17 @@ def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Pr
     backward = backward_items(problem, flow, items)
     gradients = parameter_uses(problem, flow, items)
     timing = _timing(problem, tables, roofline, batch_class, items, backward)
-    weights = weight_ops(problem, backward, timing.is_batched)
+    holds = timing.is_batched
+    weights = weight_ops(problem, backward, holds)
+    fixed = fixed_uses(problem, flow, items, backward)
     structure = StepStructure(
         flow,
         items,
         backward,
         crossing(problem, kernels, flow, items),
         working(problem, kernels, items, backward),
-        stored_bytes(problem, gradients),
+        stored_bytes(problem, gradients, fixed, backend_for(roofline.topology.platform).fuser),
     )
-    ratio = structure.stored.ratio(np.ones(len(problem.graph.inputs)))
     n_bytes = np.array([value.n_bytes for value in problem.graph.values], float)
     return Profile(
         timing=timing,
@@ -205,10 +229,10 @@ def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Pr
         names=tuple(_names(problem, items)),
         labels=tuple(_labels(problem, gradients, len(items))),
         gradients=gradients,
-        state=replace(gradients, n_bytes=gradients.n_bytes * ratio[gradients.tensor]),
+        state=structure.stored.uses(np.ones(len(problem.graph.values))),
         saved=saved_uses(problem, kernels, flow, backward),
-        kept=kept_uses(problem, kernels, backward, weights, timing.is_batched),
-        working_bytes=structure.working.n_bytes(np.where(timing.is_batched, n_bytes, 0.0)),
+        kept=kept_uses(problem, kernels, backward, weights, holds),
+        working_bytes=structure.working.n_bytes(np.where(holds, n_bytes, 0.0)),
         batch_size=int(problem.limits[batch_class]),
         weight_ops=weights,
     )

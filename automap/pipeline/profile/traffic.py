@@ -9,6 +9,9 @@
                 reads them                                                   -> in: `saved_uses`
     kept        tensors with examples that weight passes read, by the item of the op that reads them
                                                                            -> in: `kept_uses`
+    fixed       what is the same for all samples and another equation than its reader's has made
+                (casts of parameters, zeros that gradients are scattered into): made once a step and
+                held to its end by every stage that reads it                 -> in: `fixed_uses`
     working     the most that is alive at an item of what is not saved          -> in: `Working`
 
 What batch inputs hold crosses nothing: every stage is handed its microbatches. Tensors are listed
@@ -28,14 +31,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from automap.pipeline.profile.backward import Backward
+from automap.pipeline.profile.backward import Backward, outermost_equation
 from automap.pipeline.profile.flow import Flow, is_sliced, is_stack
 from automap.pipeline.profile.items import Items, Loop
 from automap.program.problem import Problem
 from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph, HandOver, Op
-from hlo_tools.opcodes import LOOP_EXIT, STRUCTURAL
+from hlo_tools.opcodes import LOOP_EXIT, SCATTER, STRUCTURAL
 
 
 @dataclass
@@ -70,11 +73,30 @@ class Uses:
         """The uses with item t called place[t]."""
         return replace(self, item=place[self.item])
 
+    def first_uses(self) -> "Uses":
+        """Of each tensor the use by the first item."""
+        order = np.lexsort((self.item, self.tensor))
+        _, first = np.unique(self.tensor[order], return_index=True)
+        chosen = order[first]
+        return replace(
+            self, tensor=self.tensor[chosen], item=self.item[chosen], n_bytes=self.n_bytes[chosen]
+        )
+
     @property
     def total_bytes(self) -> float:
         """Each tensor once."""
-        _, first = np.unique(self.tensor, return_index=True)
-        return float(self.n_bytes[first].sum())
+        return float(self.first_uses().n_bytes.sum())
+
+
+def joined(uses: Sequence[Uses]) -> Uses:
+    """Uses of other tensors each, as one."""
+    before = np.cumsum([0, *(len(each.names) for each in uses)])
+    return Uses(
+        tuple(name for each in uses for name in each.names),
+        np.concatenate([each.tensor + n for each, n in zip(uses, before)]),
+        np.concatenate([each.item for each in uses]),
+        np.concatenate([each.n_bytes for each in uses]),
+    )
 
 
 def segment_bytes(uses: Uses, n_items: int) -> np.ndarray:
@@ -285,6 +307,29 @@ def kept_uses(
             # The batch itself waits on its own, and what a weight pass makes is its own.
             if holds[value] and value not in inputs and graph.values[value].producer not in weights:
                 uses.add(value, backward.span[kernel.op][0], graph.values[value].n_bytes)
+    return uses.done()
+
+
+def fixed_uses(problem: Problem, flow: Flow, items: Items, backward: Backward) -> Uses:
+    """Uses of what is computed once before the loop over the microbatches."""
+    graph, uses = problem.graph, UseList()
+    equation = [outermost_equation(op.op_name) for op in graph.ops]
+    inside = [_is_inside(items, index) for index in range(len(graph.ops))]
+    # What is as long as the batch is of a microbatch in the loop, and made there.
+    sizes = {int(problem.limits[c]) for c in (problem.batch_class,) if c is not None}
+    for index, op in enumerate(graph.ops):
+        if problem.phases[index] is Phase.UPDATE or not any(flow.batched[v] for v in op.outputs):
+            continue
+        here = (backward.span.get(index) or items.span(index))[0]
+        for position, value in enumerate(op.inputs):
+            made, dims = graph.values[value].producer, graph.values[value].dims
+            if made < 0 or flow.batched[value] or inside[made] or sizes & set(dims):
+                continue
+            # A number as large as what it is combined with is of its reader's equation. The zeros
+            # that are scattered into are not, though several scatters may share them.
+            is_apart = equation[made] not in (None, equation[index])
+            if is_apart or (op.opcode == SCATTER and position == 0):
+                uses.add(value, here, graph.values[value].n_bytes)
     return uses.done()
 
 

@@ -116,9 +116,10 @@ def test_one_stage_is_data_parallel():
     assert found.pipeline is not None
     assert len(found.pipeline.stages) == 1
     sharded = automap.plan(*t5_tiny(), topology="2x2xv100", preset="data-parallel")
-    assert found.predicted.compute_seconds == pytest.approx(
-        sharded.predicted.compute_seconds, rel=1e-6
-    )
+    # Its passes are two programs, and it adds gradients up: one kernel at most for each parameter.
+    parameters = sum(leaf.role == "parameter" for leaf in found.inputs)
+    more = found.predicted.compute_seconds - sharded.predicted.compute_seconds
+    assert 0 <= more <= 2 * parameters * automap.get_topology("2x2xv100").device.launch_seconds
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from jax import lax, numpy as jnp
 import pytest
 
 from automap.backends import backend_for
-from hlo_tools.analyses.kernels import kernels
+from hlo_tools.analyses.kernels import kernels, kernels_apart
 from hlo_tools.analyses.liveness import stored_bytes
 from tests.hlo_tools.graphs import step_graph
 
@@ -159,3 +159,26 @@ def test_a_table_that_is_given_is_converted_whole_before_rows_are_looked_up(
         if any(graph.values[a.value].dims == (64, WIDTH) for a in k.writes)
     }
     assert made == whole
+
+
+@pytest.mark.parametrize(("platform", "of_its_own"), [("cuda", 0), ("cpu", 1)])
+def test_nothing_is_fused_over_what_one_program_leaves_for_another(platform, of_its_own):
+    def step(x):
+        y = x * 2
+        return y.sum(), jnp.exp(y).sum()
+
+    graph = step_graph(step, (ROWS, WIDTH))
+    (left,) = [op.outputs[0] for op in graph.ops if op.opcode == "multiply"]
+    exponential = next(n for n, op in enumerate(graph.ops) if op.opcode == "exponential")
+    is_later = [n >= exponential for n in range(len(graph.ops))]
+    fuser, n_bytes = backend_for(platform).fuser, stored_bytes(graph, _wide(graph))
+    apart = kernels_apart(graph, fuser, n_bytes, is_later, frozenset((left,)))
+    # In one program both sums read x alone.
+    assert all(left not in {a.value for a in k.writes} for k in _kernels(graph, platform))
+    first = [k for k in apart if not is_later[k.op]]
+    (second,) = [k for k in apart if is_later[k.op]]
+    assert len(first) == 1 + of_its_own
+    # Written once, by the sum's kernel where one kernel has several results, and read once.
+    writes = [a.n_bytes for k in first for a in k.writes]
+    assert sorted(writes) == [4, ACTIVATION_BYTES]
+    assert [(a.value, a.n_bytes) for a in second.reads] == [(left, ACTIVATION_BYTES)]

@@ -6,27 +6,28 @@ import numpy as np
 import pytest
 
 from automap.cost.kernels.roofline import Roofline
-from automap.cost.tables import build_tables
 from automap.errors import InputError
 from automap.pipeline.profile.points import coarsen
-from automap.pipeline.profile.profile import pipeline_profile
+from automap.pipeline.profile.profile import pipeline_profile, stage_tables
 from automap.pipeline.profile.traffic import segment_bytes
 from automap.program.trace import trace_step
+from automap.runtime.pipeline.divide import StagePass
 from automap.topology import get_topology
 from models.bert import bert_tiny
 from models.gpt import gpt_tiny
 from models.resnet import resnet_tiny
 from models.t5 import t5_tiny
+from tests.automap.runtime.pipeline.running import Running, record
 
 
 B, D = 32, 64
 TOPOLOGY = get_topology("2x4xv100")
 
 
-def profiled(step, args, platform="cuda"):
-    problem = trace_step(step, args, platform=platform).problem
-    tables = build_tables(problem, platform)
-    return pipeline_profile(problem, tables, Roofline(tables.kernels, TOPOLOGY)), problem, tables
+def profiled(step, args, topology=TOPOLOGY):
+    problem = trace_step(step, args, platform=topology.platform).problem
+    tables = stage_tables(problem, topology.platform)
+    return pipeline_profile(problem, tables, Roofline(tables.kernels, topology)), problem, tables
 
 
 def sgd(loss):
@@ -114,6 +115,54 @@ def test_what_is_made_of_parameters_alone_crosses_nothing_and_brings_them_along(
     assert len(uses.item) == 3 + 2 * 3
 
 
+def momentum(loss):
+    def step(params, moments, batch):
+        gradients = jax.grad(loss)(params, batch)
+        moments = jax.tree.map(lambda m, g: 0.9 * m + g, moments, gradients)
+        return jax.tree.map(lambda p, m: p - 0.1 * m, params, moments), moments
+
+    return step
+
+
+def test_the_optimizer_of_a_shared_parameter_is_where_it_is_read_first():
+    def loss(params, x):
+        for _ in range(2):
+            x = jnp.tanh(x @ params["w"])
+        return (x**2).mean()
+
+    weight = {"w": shape(D, D)}
+    profile, *_ = profiled(momentum(loss), (weight, weight, shape(B, D)))
+    at, n = sorted(profile.gradients.item), profile.n_items
+    table = segment_bytes(profile.state, n)
+    # The weight, the sum of its gradients, and in the first stage its moment.
+    assert table[0, n] == table[0, at[1]] == 3 * 4 * D * D
+    assert table[at[1], n] == 2 * 4 * D * D
+
+
+@pytest.mark.parametrize(("topology", "moved"), [("2x4xv100", 3), ("v5e:2x4", 1)])
+def test_a_microbatch_adds_its_gradients_to_their_sums(topology, moved):
+    """Sum read, gradient read, sum written; a product that is fused with the sum reads it only."""
+    layers, width = 3, 1024
+    machine = get_topology(topology)
+    profile, *_ = profiled(sgd(chain), ([shape(width, width)] * layers, shape(B, width)), machine)
+    each = moved * 4 * width**2 / machine.device.memory_bytes_per_s("elementwise")
+    assert profile.adding_seconds().sum() == pytest.approx(layers * each)
+    half = np.full(len(profile.structure.stored.leaf_bytes), 2.0)
+    assert profile.adding_seconds(half).sum() == pytest.approx(layers * each / 2)
+    # They are the weight pass's, which is a part of the backward pass.
+    assert profile.weight_seconds(1).sum() >= layers * each
+
+
+def test_zeros_that_gradients_of_a_table_are_scattered_into_are_held_all_step():
+    def loss(params, batch):
+        return (params["table"][batch["tokens"]] @ params["w"]).mean()
+
+    tokens = {"tokens": jax.ShapeDtypeStruct((B,), jnp.int32)}
+    params = {"table": shape(128, D), "w": shape(D, D)}
+    profile, *_ = profiled(sgd(loss), (params, tokens))
+    assert profile.structure.stored.fixed.total_bytes == 4 * 128 * D
+
+
 CASES = {
     "t5": (t5_tiny, {}),
     "t5 scanned": (t5_tiny, {"layers": "scanned"}),
@@ -130,7 +179,7 @@ def test_nothing_is_lost(name):
     target, given = CASES[name]
     profile, problem, tables = profiled(*target(**given))
     forward, backward = profile.seconds(1)
-    whole = profile.timing.kernel_seconds(1) @ tables.kernels.count
+    whole = profile.timing.kernel_seconds(1) @ tables.kernels.count + profile.adding_seconds().sum()
     assert forward.sum() + backward.sum() + profile.update_seconds == pytest.approx(whole)
     by_role = {"parameter": 0.0, "optimizer state": 0.0, "other state": 0.0}
     for value, role in zip(problem.graph.inputs, problem.roles, strict=True):
@@ -139,10 +188,26 @@ def test_nothing_is_lost(name):
     # Running statistics are read by the forward pass like parameters, and added up like gradients.
     read = by_role["parameter"] + by_role["other state"]
     assert profile.gradients.total_bytes == pytest.approx(read, rel=0.02)
-    state = 2 * read + by_role["optimizer state"]
+    fixed = profile.structure.stored.fixed.total_bytes
+    state = 2 * read + by_role["optimizer state"] + fixed
     assert profile.state.total_bytes == pytest.approx(state, rel=0.02)
     assert profile.may_cut.any()
     assert not profile.may_cut[-1]
+
+
+@pytest.mark.parametrize("target", [gpt_tiny, t5_tiny])
+def test_saved_is_what_the_forward_program_leaves_for_the_backward_program(target):
+    """Byte for byte what the runtime's programs hand on."""
+    microbatches = 4
+    step, args = target()
+    profile, *_ = profiled(step, args)
+    run = Running(step, args, record((1,), [], microbatches))
+    (sweep,) = run.assembly.programs.sweeps
+    numbers = run.assembly.programs.blueprint.numbers
+    left = sweep.loops[StagePass("forward", 0)].program.made
+    read = sweep.loops[StagePass("backward", 0)].program.received
+    handed_on = sum(numbers.n_bytes(v) for v in set(left) & set(read))
+    assert profile.saved.total_bytes / microbatches == handed_on
 
 
 @pytest.mark.parametrize("name", CASES)
