@@ -59,6 +59,7 @@ MODELS: Mapping[str, Model] = {
 class Case:
     """A model on the first devices of a cluster."""
 
+    model: str
     graph: OperatorGraph
     network: DeviceNetwork
     batch_class: int
@@ -87,7 +88,7 @@ def case(name: str, cluster: str, n_devices: int) -> Case:
     if problem.batch_class is None:
         raise click.ClickException("the model has no batch")
     network = first_devices(device_network(topology), n_devices)
-    return Case(operator_graph(problem, topology), network, problem.batch_class, batch)
+    return Case(name, operator_graph(problem, topology), network, problem.batch_class, batch)
 
 
 @lru_cache(maxsize=1)
@@ -141,9 +142,10 @@ def _layer_per_device(it: Case) -> list[Split]:
     """The batch over hosts, all of a layer on one device of each: those with products in turn, the
     others on the next.
     """
-    hosts, place, splits = it.n_devices // PER_HOST, 0, list[Split]()
+    per_host = min(PER_HOST, it.n_devices)
+    hosts, place, splits = it.n_devices // per_host, 0, list[Split]()
     for layer in it.layers:
-        devices = tuple(host * PER_HOST + place % PER_HOST for host in range(hosts))
+        devices = tuple(host * per_host + place % per_host for host in range(hosts))
         splits.append(Split(((it.batch_class, hosts),), devices))
         place += any(it.graph.operators[number].compute_seconds > 0 for number in layer.operators)
     return splits

@@ -1,5 +1,5 @@
-"""The pictures of FlexFlow's page: strategies, as its figures 13 and 14, and quality by time, as
-its figure 12.
+"""The pictures of FlexFlow's page: strategies, as its figures 13 and 14, quality by time, as its
+figure 12, and training by time, as its figure 9.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,6 +62,23 @@ def draw_quality(
         axes.legend()
 
     _save(fill, (7.0, 3.0), path)
+
+
+def draw_training(
+    runs: Mapping[str, tuple[Sequence[float], Mapping[str, float]]], path: Path
+) -> None:
+    """For each model its losses over the seconds that its steps take under each plan."""
+
+    def fill(figure: Any) -> None:
+        for axes, (model, (losses, plans)) in zip(
+            figure.subplots(1, len(runs), squeeze=False)[0], runs.items(), strict=True
+        ):
+            for name, step in plans.items():
+                axes.plot([n * step for n in range(1, len(losses) + 1)], losses, label=name)
+            axes.set(title=model, xlabel="simulated seconds", ylabel="loss")
+            axes.legend()
+
+    _save(fill, (4.0 * len(runs), 3.0), path)
 
 
 def _save(fill: Callable[[Any], None], size: tuple[float, float], path: Path) -> None:

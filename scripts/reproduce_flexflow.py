@@ -1,14 +1,17 @@
-"""FlexFlow's evaluation, simulated: its figures 7, 8, 10, 12, 13 and 14, and its table 4.
+"""FlexFlow's evaluation, simulated: its figures 7 to 10 and 12 to 14, and its table 4.
 
     python -m scripts.reproduce_flexflow --kept flexflow.jsonl -o docs/reports/flexflow.md
 
 Six models on its two clusters (`scripts.flexflow_cases`, Jia et al. 2019, section 8):
 
-    throughput  samples per second of data parallelism, the expert's plan, and the found one
-    nmt         NMT on 64 K80: step, bytes moved, seconds computed
-    automated   beside plans of spaces that have less: OptCNN's estimate of the same space, and a
-                device for each layer, ColocRL's
-    pricing     the same walk over single operators, priced by three simulations: table 4
+    throughput   samples per second of data parallelism, the expert's plan, and the found one
+    assumptions  the same for kernels and links that are slower (`scripts.flexflow_assumptions`)
+    nmt          NMT on 64 K80: step, bytes moved, seconds computed
+    automated    beside plans of spaces that have less: OptCNN's estimate of the same space, and a
+                 device for each layer, ColocRL's
+    pricing      the same walk over single operators, priced by three simulations: table 4
+    training     the loss of a run over the simulated seconds of two plans
+    profile      where the seconds of a proposal go (`scripts.flexflow_profile`)
 
 A search has as many proposals as a stated number of tasks allows (`proposals`), and no clock, so
 a row that is made again is the same but for its seconds. Rows are kept as they are made; a run that
@@ -16,7 +19,7 @@ is ended goes on with those that are missing. Memory is not regarded, as in the 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 import json
 import os
 from pathlib import Path
@@ -30,17 +33,20 @@ from automap.atomic_file import write_atomically
 from automap.search.soap import Pricing, SoapBudget, SoapResult, descend, soap_search
 from automap.simulate.operators import Simulator
 from automap.simulate.operators.configuration import data_parallel, single
+from scripts.flexflow_assumptions import ASSUMPTIONS
 from scripts.flexflow_cases import MODELS, Case, case, drawn, expert, found
-from scripts.flexflow_figures import PICTURED, draw_quality, draw_strategy
-from scripts.tables import made_by, markdown, replace_table
+from scripts.flexflow_figures import PICTURED, draw_quality, draw_strategy, draw_training
+from scripts.flexflow_profile import profile
+from scripts.flexflow_tables import PAPER, TABLES, TRAINED_ON, Row, trained
+from scripts.flexflow_training import TRAINED, losses
+from scripts.tables import made_by, replace_table
 
 
 # Tasks simulated in a row at most, were each proposal simulated whole: 60 s of one core or less.
-TASKS = 30_000_000
+TASKS = 12_000_000
 LEAST_PROPOSALS, MOST_PROPOSALS = 200, 20_000
 PRICED_TASKS, LEAST_PRICED, MOST_PRICED = 1_500_000, 10, 200
 AUTOMATED_DEVICES = {"optcnn": ("flexflow-p100", 16), "devices": ("flexflow-k80", 4)}
-Row = dict[str, Any]
 
 
 def proposals(it: Case, tasks: int, least: int, most: int) -> int:
@@ -117,7 +123,26 @@ def pricing(it: Case, tasks: int) -> Row:
     # All are exact, so equal seeds walk alike.
     if any(walk != walks[0] for walk in walks):
         raise click.ClickException("the simulations made different walks")
-    return {"proposals": count, "seconds": seconds, "better": better}
+    parts = asdict(profile(it, count))
+    return {"proposals": count, "seconds": seconds, "better": better, "profile": parts}
+
+
+def assumptions(it: Case, tasks: int) -> Row:
+    """The three plans under each of the assumptions."""
+    rows: dict[str, Row] = {}
+    for name, assume in ASSUMPTIONS.items():
+        assumed = assume(it)
+        count = proposals(assumed, tasks, LEAST_PROPOSALS, MOST_PROPOSALS)
+        starts = {"data": data_parallel(assumed.graph, it.n_devices), "expert": expert(assumed)}
+        result = found(assumed, list(starts.values()), count)
+        plans = {**starts, "found": result.configurations}
+        rows[name] = {key: plan_row(assumed.simulator(plan)) for key, plan in plans.items()}
+    return {"batch": it.batch, "assumptions": rows}
+
+
+def training(it: Case, tasks: int) -> Row:
+    """Losses of a run, whose steps take as long as a plan says."""
+    return {"losses": losses(it.model)}
 
 
 @dataclass(frozen=True)
@@ -136,11 +161,18 @@ PARTS: Mapping[str, Part] = {
         throughput,
         TASKS,
         EVERY,
-        [(f"flexflow-{gpu}", n) for n in (4, 16, 64) for gpu in ("p100", "k80") if n <= 16]
-        + [("flexflow-k80", 64)],
+        [("flexflow-k80", n) for n in (1, 2, 4, 8, 16, 32, 64)]
+        + [("flexflow-p100", n) for n in (1, 2, 4, 8, 16)],
     ),
     "optcnn": Part(optcnn, TASKS, EVERY, [AUTOMATED_DEVICES["optcnn"]]),
     "devices": Part(devices, TASKS, ("inception-v3", "nmt"), [AUTOMATED_DEVICES["devices"]]),
+    "assumptions": Part(
+        assumptions,
+        TASKS // 4,
+        ("alexnet", "nmt"),
+        [("flexflow-p100", 4), ("flexflow-p100", 16), ("flexflow-k80", 64)],
+    ),
+    "training": Part(training, 0, tuple(TRAINED), [TRAINED_ON]),
     "pricing": Part(
         pricing,
         PRICED_TASKS,
@@ -168,7 +200,7 @@ class Kept:
 
 
 def wanted(models: Sequence[str], most_devices: int) -> Iterator[tuple[str, str, str, int]]:
-    """(part, model, cluster, devices) of all rows, those of few devices first."""
+    """(part, model, cluster, devices) of all rows, those of the paper's table first."""
     rows = [
         (name, model, cluster, n)
         for name, part in PARTS.items()
@@ -177,120 +209,23 @@ def wanted(models: Sequence[str], most_devices: int) -> Iterator[tuple[str, str,
         if model in models and n <= most_devices
     ]
     # Rows of one model and batch follow each other, so that it is traced once.
-    yield from sorted(rows, key=lambda row: (row[3], EVERY.index(row[1]), row[2]))
-
-
-def ratio(numerator: float, denominator: float) -> str:
-    """How many times."""
-    return f"{numerator / denominator:.2f}"
-
-
-def throughput_table(kept: Kept) -> str:
-    """Figure 7."""
-    rows = []
-    for of, row in sorted(kept.rows.items()):
-        if of[0] != "throughput":
-            continue
-        steps = [row["plans"][name]["step"] for name in ("data", "expert", "found")]
-        rows.append(
-            [
-                *map(str, of[1:]),
-                f"{row['operators']:,}",
-                *(f"{row['batch'] / step:,.0f}" for step in steps),
-                ratio(min(steps[:2]), steps[2]),
-                f"{row['proposals']:,}",
-                "yes" if row["is_optimum"] else "not shown",
-                f"{row['search_seconds']:.0f}",
-            ]
-        )
-    header = ["model", "cluster", "devices", "kernels", "data, samples/s", "expert", "found"]
-    header += ["found / best of both", "proposals", "local optimum", "search, processor s"]
-    return markdown(header, rows)
-
-
-def nmt_table(kept: Kept) -> str:
-    """Figure 8."""
-    row = kept.rows.get(("throughput", "nmt", "flexflow-k80", 64))
-    if row is None:
-        return "Not made.\n"
-    plans = row["plans"]
-    rows = [
-        [
-            name,
-            f"{plan['step'] * 1e3:,.0f}",
-            f"{plan['bytes'] / 1e9:,.1f}",
-            f"{plan['busy']:,.2f}",
-            *(ratio(plan[key], plans["found"][key]) for key in ("step", "bytes", "busy")),
-        ]
-        for name, plan in plans.items()
-    ]
-    header = ["plan", "step, ms", "moved, GB", "computed, s", "step / found's"]
-    return markdown([*header, "moved / found's", "computed / found's"], rows)
-
-
-def automated_table(kept: Kept) -> str:
-    """Figure 10."""
-    rows = []
-    papers = {"devices": "3.4 to 3.8", "optcnn": "1.2 to 1.6; AlexNet and ResNet 1"}
-    for of, row in sorted(kept.rows.items()):
-        ours = kept.rows.get(("throughput", *of[1:]))
-        if of[0] in papers and ours is not None:
-            steps = row["step"], ours["plans"]["found"]["step"]
-            cells = [f"{step * 1e3:,.1f}" for step in steps]
-            rows.append([*map(str, of), *cells, ratio(*steps), papers[of[0]]])
-    header = ["space", "model", "cluster", "devices", "its best step, ms", "found, ms"]
-    return markdown([*header, "its / found", "the paper"], rows)
-
-
-# Table 4: seconds of a search by full simulation, and how many times delta simulation is faster.
-PAPER: Mapping[int, Sequence[tuple[float, float]]] = {
-    4: ((0.11, 2.9), (14, 3.4), (1.4, 3.2), (16, 2.2), (21, 2.3), (40, 2.5)),
-    16: ((1.4, 2.9), (388, 5.0), (22, 3.1), (404, 2.4), (327, 2.7), (998, 3.0)),
-    64: ((18, 3.0), (8817, 6.9), (515, 3.3), (4404, 3.0), (3406, 3.6), (8982, 4.1)),
-}
-
-
-def pricing_table(kept: Kept) -> str:
-    """Table 4."""
-    rows = []
-    for of, row in sorted(kept.rows.items()):
-        if of[0] == "pricing":
-            seconds, count = row["seconds"], row["proposals"]
-            paper = PAPER[of[3]][EVERY.index(of[1])]
-            rows.append(
-                [
-                    *map(str, of[1:]),
-                    f"{count}",
-                    *(f"{seconds[k] / count * 1e3:,.1f}" for k in ("rebuilt", "delta", "within")),
-                    ratio(seconds["rebuilt"], seconds["delta"]),
-                    ratio(seconds["rebuilt"], seconds["within"]),
-                    f"{paper[1]}",
-                    f"{paper[0]:g} / {paper[0] / paper[1]:.2g}",
-                ]
-            )
-    header = ["model", "cluster", "devices", "proposals", "full, ms", "Algorithm 2", "within"]
-    header += ["full / Algorithm 2", "full / within", "the paper's full / delta"]
-    return markdown([*header, "its search by full / delta, s"], rows)
-
-
-TABLES: Mapping[str, Callable[[Kept], str]] = {
-    "throughput": throughput_table,
-    "nmt": nmt_table,
-    "automated": automated_table,
-    "pricing": pricing_table,
-}
+    yield from sorted(
+        rows, key=lambda row: (row[3] not in PAPER, row[3], EVERY.index(row[1]), row[2])
+    )
 
 
 def write(kept: Kept, output: Path, command: str) -> None:
     """Put tables and pictures into the docs."""
     above = made_by(command, f"{platform.machine()} with {os.cpu_count()} processors; simulated")
     for name, table in TABLES.items():
-        replace_table(output, above + table(kept), name)
+        replace_table(output, above + table(kept.rows), name)
     pictures = output.parent
     for model in PICTURED:
         row = kept.rows.get(("throughput", model, "flexflow-p100", 4))
         if row is not None:
             draw_strategy(row["layers"], pictures / f"flexflow_{model}.svg")
+    if runs := trained(kept.rows):
+        draw_training(runs, pictures / "flexflow_training.svg")
     row = kept.rows.get(("pricing", "nmt", "flexflow-p100", 16))
     if row is not None:
         draw_quality(row["better"], row["seconds"], pictures / "flexflow_quality.svg")
@@ -299,7 +234,7 @@ def write(kept: Kept, output: Path, command: str) -> None:
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)))
 @click.option("--model", "models", multiple=True, type=click.Choice(EVERY))
-@click.option("--most-devices", default=64, show_default=True, type=click.IntRange(4))
+@click.option("--most-devices", default=64, show_default=True, type=click.IntRange(1))
 @click.option("--share", default=1.0, show_default=True, help="Of the tasks of each search.")
 @click.option("--kept", "path", required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))

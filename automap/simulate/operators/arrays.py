@@ -5,7 +5,8 @@ of an edge. Tasks have *slots* in the arrays of `TaskSlots`:
 
     o P + k                   part k of operator o
     (O + o) P + k             what part k receives in its operator's all-reduce
-    first_slot[e] + ...       transfers of edge e (`automap.simulate.operators.implicit`)
+    first_slot[e] + ...       transfers of edge e (`automap.simulate.operators.implicit`): each is
+                              sent over one medium, and received over another if there are two
 
 Each task has an *id*, by which ties are broken. Ids follow the operators, and within one: its
 parts, its all-reduce, the edges that leave it, so predecessors have smaller ids; they depend on the
@@ -56,10 +57,11 @@ class Wiring(NamedTuple):
 
 
 class Links(NamedTuple):
-    """The machine: [P, P] and [P] arrays of `automap.simulate.operators.network`."""
+    """The machine: the arrays of `automap.simulate.operators.network`."""
 
     bytes_per_s: Array
     latency_seconds: Array
+    media: Array
     speed: Array
 
 
@@ -68,7 +70,8 @@ class Placement(NamedTuple):
 
     `n_adding[o]` parts add up to one result. `n_waiting[slot]` predecessors each part waits for.
     `first_slot`, `per_part` [E]: where an edge's transfers are, and how many slots each target part
-    has; `room` [E]: how many slots from `first_slot` on are the edge's. `is_local` [E]: every part
+    has, first those of what is sent and then as many of what is received; `room` [E]: how many
+    slots from `first_slot` on are the edge's. `is_local` [E]: every part
     k reads part k alone, on its own device, as nearly everywhere in a data-parallel step; such an
     edge has no slots.
     """
@@ -88,9 +91,10 @@ class Placement(NamedTuple):
 
 
 class TaskSlots(NamedTuple):
-    """Tasks by slot, and the timeline: ready, end in seconds; before, after on the same resource.
+    """Tasks by slot, and the timeline: ready, end in seconds; before, after on the same resource,
+    which is d for device d and P + m for medium m.
 
-    `first`, `last` [P + P P] are the ends of each resource's list.
+    `first`, `last` [P + media] are the ends of each resource's list.
     """
 
     seconds: Array
@@ -130,10 +134,10 @@ def operator_wiring(graph: OperatorGraph, n_devices: int) -> Wiring:
     target = np.array([edge.target for edge in graph.edges], np.int64)
     first_out = np.searchsorted(source, np.arange(n_operators + 1))
     into = np.argsort(target, kind="stable")
-    # Each operator takes 2 P ids (parts, all-reduce) and each edge P P (a pair of parts), whether
-    # they are used or not.
-    part_id = np.arange(n_operators) * 2 * n_devices + first_out[:-1] * n_devices**2
-    edge_id = (source + 1) * 2 * n_devices + np.arange(n_edges) * n_devices**2
+    # Each operator takes 2 P ids (parts, all-reduce) and each edge 2 P P (a pair of parts, sent and
+    # received), whether they are used or not.
+    part_id = 2 * n_devices * (np.arange(n_operators) + first_out[:-1] * n_devices)
+    edge_id = 2 * n_devices * (source + 1 + np.arange(n_edges) * n_devices)
     return Wiring(
         source=source,
         target=target,
@@ -158,10 +162,10 @@ def operator_wiring(graph: OperatorGraph, n_devices: int) -> Wiring:
 def device_links(network: DeviceNetwork) -> Links:
     """The machine's arrays as the compiled code wants them."""
     return Links(
-        *(
-            np.ascontiguousarray(a, np.float64)
-            for a in (network.bytes_per_s, network.latency_seconds, network.speed)
-        )
+        bytes_per_s=np.ascontiguousarray(network.bytes_per_s, np.float64),
+        latency_seconds=np.ascontiguousarray(network.latency_seconds, np.float64),
+        media=np.ascontiguousarray(network.media, np.int64),
+        speed=np.ascontiguousarray(network.speed, np.float64),
     )
 
 
@@ -185,10 +189,8 @@ def empty_placement(wiring: Wiring, n_devices: int) -> Placement:
     )
 
 
-def empty_slots(n_slots: int, n_devices: int) -> TaskSlots:
+def empty_slots(n_slots: int, n_resources: int) -> TaskSlots:
     """Slots without tasks."""
-    # Devices, then a link for each ordered pair of them; those of a device to itself are unused.
-    n_resources = n_devices + n_devices**2
     return TaskSlots(
         seconds=np.zeros(n_slots),
         resource=np.full(n_slots, NONE, np.int32),

@@ -2,7 +2,7 @@
 
 The timeline is the one solution of
 
-    ready(t) = max end of t's predecessors
+    ready(t) = max end of t's predecessors (`automap.simulate.operators.implicit` of transfers)
     end(t)   = max(ready(t), end(task before t)) + seconds(t)
 
 with the tasks of every device and link in the order of (ready, id). After a change of one
@@ -30,7 +30,7 @@ from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.simulate.heap import pop, push
 from automap.simulate.operators.arrays import NONE, Links, Placement, TaskSlots, Wiring
 from automap.simulate.operators.full import scratch
-from automap.simulate.operators.implicit import followers, ready_seconds
+from automap.simulate.operators.implicit import followers, handed_on, ready_seconds
 from automap.simulate.operators.placing import clear_edge, place_edge, place_operator
 
 
@@ -250,7 +250,8 @@ def _settle(
         size = _enqueue(queue, size, r, after, max(r.ready[after], end))
     if has_changed:
         for n in range(followers(w, p, r, slot, out, some)):
-            size = _enqueue(queue, size, r, out[n], end)
+            key = handed_on(r, ready, end, slot, out[n])
+            size = _enqueue(queue, size, r, out[n], key)
     return size
 
 

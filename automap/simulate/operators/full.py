@@ -12,7 +12,7 @@ seconds of a part of operator o and a(o) those of its all-reduce, 0 without one,
     tail(o) = a(o) + max over its awaited targets v of  d(v) + tail(v)         -> in: `_heads_tails`
 
 every part of o starts at head(o) or later, and tail(o) passes after it; targets count where each
-part is sure to be read, that is without copies. On a device or link with tasks T of W seconds
+part is sure to be read, that is without copies. On a device or medium with tasks T of W seconds
 
     makespan >= min head(T) + W + min tail(T)       before the simulation    -> in: `_is_over`
     makespan >= s + what is left of W               when a task starts at s, as others come later
@@ -26,7 +26,7 @@ import numpy as np
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.simulate.heap import pop, push
 from automap.simulate.operators.arrays import NONE, Links, Placement, TaskSlots, Wiring
-from automap.simulate.operators.implicit import followers
+from automap.simulate.operators.implicit import followers, handed_on
 from automap.simulate.operators.placing import clear_edge, place_edge, place_operator
 
 
@@ -154,8 +154,9 @@ def simulate_all(w: Wiring, p: Placement, r: TaskSlots, limit_seconds: float) ->
         r.end[slot] = start + r.seconds[slot]
         for n in range(followers(w, p, r, slot, out, some)):
             after = out[n]
-            r.ready[after] = max(r.ready[after], r.end[slot])
-            # A transfer waits for one part alone and is ready at once; others count down.
+            handed = handed_on(r, r.ready[slot], r.end[slot], slot, after)
+            r.ready[after] = max(r.ready[after], handed)
+            # A transfer waits for one task alone and is ready at once; others count down.
             if r.edge[after] == NONE:
                 waiting[after] -= 1
             if r.edge[after] != NONE or waiting[after] == 0:
@@ -166,7 +167,7 @@ def simulate_all(w: Wiring, p: Placement, r: TaskSlots, limit_seconds: float) ->
 @inner_making_arrays
 def _is_over(w: Wiring, p: Placement, r: TaskSlots, limit: float, left: Array, tail: Array) -> bool:
     """Whether the makespan is over the limit for sure. Fills `left`, seconds of each device and
-    link, and `tail` of each operator.
+    medium, and `tail` of each operator.
     """
     n_operators, n_devices = p.device.shape
     head, done = np.zeros(n_operators), np.zeros(n_operators)

@@ -11,7 +11,12 @@ so the parts that part b reads are a product of ranges over dimensions
                                                         -> in: `source_parts`, `target_parts`
 Parts along *loose* factors of the source (copies, and sums once they are added up) hold the same: b
 reads the one on its own device, else number b of them                  -> in: `_holder`
-The n-th part that b reads comes over slot first_slot + b per_part + n, unless it is on b's device.
+The n-th part that b reads is sent by slot first_slot + b per_part + n, unless it is on b's device,
+and received by the slot per_part / 2 behind, if there is a second medium. It is received as it
+comes, so that nothing is held up that goes other ways: ready for that when
+
+    ready(received) = start(sent) + latency = end(sent) - seconds(received)       -> in: `handed_on`
+
 The share of an edge's bytes that moves is the product of the overlaps, but of those of partial
 sums, each of which is as large as the tensor                           -> in: `transfer_share`
 
@@ -145,7 +150,7 @@ def slots_per_part(w: Wiring, p: Placement, e: int) -> int:
 
 @inner
 def transfer_slot(w: Wiring, p: Placement, e: int, a: int, b: int) -> int:
-    """The slot of what part b of the target reads from part a of the source."""
+    """The slot that sends what part b of the target reads from part a of the source."""
     u, v = w.source[e], w.target[e]
     # The place of a among the parts that `source_parts` lists: mixed radix over the ranges.
     n, size = 0, 1
@@ -205,11 +210,13 @@ def done_slot(p: Placement, o: int, k: int) -> int:
 def followers(w: Wiring, p: Placement, r: TaskSlots, slot: int, out: Array, some: Array) -> int:
     """Slots of the tasks that wait for a task (twice if they wait for it twice); their number."""
     n_operators, n_devices = p.device.shape
-    # A transfer has its parts in its id: edge_id + a P + b.
+    # A transfer has its parts in its id: edge_id + a P + b, P P more for what receives it.
     e = r.edge[slot]
     if e != NONE:
-        out[0] = w.target[e] * n_devices + (r.ident[slot] - w.edge_id[e]) % n_devices
-        return 1 if w.is_awaited[e] else 0
+        pair = r.ident[slot] - w.edge_id[e]
+        last = _last_slot(p, r, e, slot) if pair < n_devices * n_devices else slot
+        out[0] = w.target[e] * n_devices + pair % n_devices if last == slot else last
+        return 1 if last != slot or w.is_awaited[e] else 0
     row, k = slot // n_devices, slot % n_devices
     u = row % n_operators
     n = 0
@@ -233,6 +240,24 @@ def followers(w: Wiring, p: Placement, r: TaskSlots, slot: int, out: Array, some
 
 
 @inner
+def _last_slot(p: Placement, r: TaskSlots, e: int, sent: int) -> int:
+    """The slot of what receives what slot `sent` sends, which is `sent` itself with one medium."""
+    received = sent + p.per_part[e] // 2
+    return sent if r.resource[received] == NONE else received
+
+
+@inner
+def handed_on(r: TaskSlots, ready: float, end: float, slot: int, after: int) -> float:
+    """When a task that is ready and ends then lets a task after it begin: at its end, but what is
+    received begins as it comes.
+    """
+    if r.edge[slot] == NONE or r.edge[after] == NONE:
+        return end
+    # Rounding must not bring it before what sends it.
+    return max(ready, end - r.seconds[after])
+
+
+@inner
 def _end(r: TaskSlots, queued_at: Array, slot: int) -> float:
     return queued_at[slot] + r.seconds[slot] if queued_at[slot] < np.inf else r.end[slot]
 
@@ -249,9 +274,12 @@ def ready_seconds(
     n_operators, n_devices = p.device.shape
     e = r.edge[slot]
     if e != NONE:
-        return _end(
-            r, queued_at, done_slot(p, w.source[e], (r.ident[slot] - w.edge_id[e]) // n_devices)
-        )
+        pair = r.ident[slot] - w.edge_id[e]
+        if pair < n_devices * n_devices:
+            return _end(r, queued_at, done_slot(p, w.source[e], pair // n_devices))
+        sent = slot - p.per_part[e] // 2
+        begin = queued_at[sent] if queued_at[sent] < np.inf else r.ready[sent]
+        return handed_on(r, begin, _end(r, queued_at, sent), sent, slot)
     row, k = slot // n_devices, slot % n_devices
     v = row % n_operators
     ready = 0.0
@@ -268,8 +296,9 @@ def ready_seconds(
             u = w.source[e]
             base = p.first_slot[e] + k * p.per_part[e]
             for m in range(source_parts(w, p, e, k, some)):
-                is_here = p.device[u, some[m]] == p.device[v, k]
-                ready = max(
-                    ready, _end(r, queued_at, done_slot(p, u, some[m]) if is_here else base + m)
-                )
+                if p.device[u, some[m]] == p.device[v, k]:
+                    last = done_slot(p, u, some[m])
+                else:
+                    last = _last_slot(p, r, e, base + m)
+                ready = max(ready, _end(r, queued_at, last))
     return ready

@@ -5,12 +5,16 @@ removes.
     all-reduce of n parts    a ring (Patarasuk and Yuan 2009): 2 (n - 1) steps, each as long as its
                              slowest link takes for 1 / n of a part's bytes; or, where that is
                              shorter, up and down a tree: 2 log n steps of all bytes (n rounded up
-                             to a power of 2). The task of part k is on the link into its device
-    transfer of an edge      latency + share * bytes / bandwidth, on the link between two devices
+                             to a power of 2). The ring goes by the numbers of devices, the task of
+                             part k is on the way out of the one before it  -> in: `_place_ring`
+    transfer of an edge      latency + share * bytes / bandwidth on the way out of one device, and
+                             share * bytes / bandwidth on the way into another
 
 `place_operator`, `place_edge` write tasks, `clear_edge` removes an edge's; none of them touches the
 timeline.
 """
+
+import numpy as np
 
 from automap.numba_jit import Array, inner, inner_making_arrays
 from automap.simulate.operators.arrays import NONE, Links, Placement, TaskSlots, Wiring
@@ -21,6 +25,7 @@ from automap.simulate.operators.implicit import (
     source_parts,
     transfer_share,
 )
+from automap.simulate.operators.network import NO_MEDIUM
 
 
 @inner_making_arrays
@@ -60,36 +65,50 @@ def place_operator(
             r.seconds[part] = part_seconds / links.speed[devices[k]]
             r.ident[part] = w.part_id[o] + k
     if n_adding > 1:
+        ring = np.empty(n_adding, np.int64)
         for k in range(n_parts):
-            _place_sum(w, p, r, links, o, k, part_bytes)
+            if ring_start(w, p, o, k) == k:
+                _place_ring(w, p, r, links, o, k, part_bytes, ring)
 
 
 @inner
-def _place_sum(
-    w: Wiring, p: Placement, r: TaskSlots, links: Links, o: int, k: int, part_bytes: float
+def _place_ring(
+    w: Wiring,
+    p: Placement,
+    r: TaskSlots,
+    links: Links,
+    o: int,
+    start: int,
+    part_bytes: float,
+    ring: Array,
 ) -> None:
+    """Write the all-reduce of the parts whose partial sums are added to that of part `start`."""
     n_operators, n_devices = p.device.shape
-    n = p.n_adding[o]
-    start = ring_start(w, p, o, k)
-    ring_step_seconds = tree_step_seconds = 0.0
-    source = NONE
+    n = len(ring)
     for number in range(n):
-        part = ring_part(w, p, o, start, number)
-        a, b = p.device[o, part], p.device[o, ring_part(w, p, o, start, (number + 1) % n)]
+        part, place = ring_part(w, p, o, start, number), number
+        # By their devices, so that a ring enters and leaves each host once.
+        while place > 0 and p.device[o, ring[place - 1]] > p.device[o, part]:
+            ring[place] = ring[place - 1]
+            place -= 1
+        ring[place] = part
+    ring_step_seconds = tree_step_seconds = 0.0
+    for number in range(n):
+        a, b = p.device[o, ring[number - 1]], p.device[o, ring[number]]
         latency, seconds = links.latency_seconds[a, b], part_bytes / links.bytes_per_s[a, b]
         ring_step_seconds = max(ring_step_seconds, latency + seconds / n)
         tree_step_seconds = max(tree_step_seconds, latency + seconds)
-        # The link into part k's own device is what its task takes up.
-        if b == p.device[o, k]:
-            source = a
-    slot = (n_operators + o) * n_devices + k
     levels = 0
     while 1 << levels < n:
         levels += 1
-    r.seconds[slot] = 2 * min((n - 1) * ring_step_seconds, levels * tree_step_seconds)
-    r.resource[slot] = n_devices + source * n_devices + p.device[o, k]
-    r.ident[slot] = w.part_id[o] + n_devices + k
-    p.n_waiting[slot] = n  # for the partial sums of all parts of the ring
+    all_seconds = 2 * min((n - 1) * ring_step_seconds, levels * tree_step_seconds)
+    for number in range(n):
+        a, b = p.device[o, ring[number - 1]], p.device[o, ring[number]]
+        slot = (n_operators + o) * n_devices + ring[number]
+        r.seconds[slot] = all_seconds
+        r.resource[slot] = n_devices + links.media[a, b, 0]
+        r.ident[slot] = w.part_id[o] + n_devices + ring[number]
+        p.n_waiting[slot] = n  # for the partial sums of all parts of the ring
 
 
 @inner
@@ -111,7 +130,7 @@ def place_edge(
             for b in range(p.n_parts[v]):
                 p.n_waiting[v * n_devices + b] += 1
         return free_slot
-    per_part = slots_per_part(w, p, e)
+    per_part = 2 * slots_per_part(w, p, e)
     wanted = p.n_parts[v] * per_part
     if wanted > p.room[e]:
         if free_slot + wanted > len(r.resource):
@@ -133,15 +152,37 @@ def place_edge(
             is_local = is_local and n == 1 and a == b and here == there
             if here != there:
                 n_bytes = w.n_bytes[e] * transfer_share(w, p, e, a, b)
-                slot = base + m
-                r.seconds[slot] = (
-                    links.latency_seconds[here, there] + n_bytes / links.bytes_per_s[here, there]
-                )
-                r.resource[slot] = n_devices + here * n_devices + there
-                r.ident[slot] = w.edge_id[e] + a * n_devices + b
-                r.edge[slot] = e
+                _place_transfer(w, p, r, links, e, a, b, base + m, n_bytes)
     p.is_local[e] = is_local
     return free_slot
+
+
+@inner
+def _place_transfer(
+    w: Wiring,
+    p: Placement,
+    r: TaskSlots,
+    links: Links,
+    e: int,
+    a: int,
+    b: int,
+    slot: int,
+    n_bytes: float,
+) -> None:
+    """Write what sends, and what receives, part a of an edge's source for part b of its target."""
+    n_devices = p.device.shape[1]
+    here, there = p.device[w.source[e], a], p.device[w.target[e], b]
+    seconds = n_bytes / links.bytes_per_s[here, there]
+    r.seconds[slot] = links.latency_seconds[here, there] + seconds
+    r.resource[slot] = n_devices + links.media[here, there, 0]
+    r.ident[slot] = w.edge_id[e] + a * n_devices + b
+    r.edge[slot] = e
+    if links.media[here, there, 1] != NO_MEDIUM:
+        received = slot + p.per_part[e] // 2
+        r.seconds[received] = seconds
+        r.resource[received] = n_devices + links.media[here, there, 1]
+        r.ident[received] = r.ident[slot] + n_devices * n_devices
+        r.edge[received] = e
 
 
 @inner

@@ -53,8 +53,8 @@ _VISITS_PER_TASK = {Method.DELTA: 5.0, Method.EITHER: 0.05}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedTimeline:
-    """All tasks by ascending id, [n]: seconds float64; resource d for device d, P + a P + b for the
-    link from device a to b.
+    """All tasks by ascending id, [n]: seconds float64; resource d for device d, P + m for medium
+    m.
     """
 
     ident: np.ndarray
@@ -122,7 +122,8 @@ class Simulator:
         self._placement: Placement = empty_placement(self._wiring, network.n_devices)
         # Slots of parts and all-reduces, which every graph on P devices has.
         fixed = 2 * len(graph.operators) * network.n_devices
-        self._tasks: TaskSlots = empty_slots(fixed + _FIRST_SLOTS, network.n_devices)
+        self._n_resources = network.n_devices + network.n_media
+        self._tasks: TaskSlots = empty_slots(fixed + _FIRST_SLOTS, self._n_resources)
         self._free_slot = 0
         # Operators whose configuration has changed since the task graph was written.
         self._changed = set[int]()
@@ -141,7 +142,7 @@ class Simulator:
 
     @property
     def n_tasks(self) -> int:
-        """Tasks of all devices and links."""
+        """Tasks of all devices and media."""
         return int(np.count_nonzero(self._tasks.resource != NONE))
 
     def timeline(self) -> PlacedTimeline:
@@ -198,32 +199,35 @@ class Simulator:
 
     def simulate(self) -> int:
         """Simulate the configurations as they are from the beginning; the number of tasks."""
-        self._write_changes()
+        self.write_changes()
         return simulate_all(self._wiring, self._placement, self._tasks, math.inf)
 
     def simulate_within(self, limit_seconds: float) -> float | None:
         """Simulate as `simulate` does, and return the makespan; None if it is over the limit, and
         then the timeline is void.
         """
-        self._write_changes()
+        self.write_changes()
         done = simulate_all(self._wiring, self._placement, self._tasks, limit_seconds)
         return None if done == NONE else self.makespan_seconds
 
     def serial_seconds(self) -> float:
-        """The sum over operators, all-reduces and tensors of the longest of their tasks, as if none
-        ran beside another: OptCNN's estimate (Jia et al. 2018). The timeline may be void.
+        """The sum over operators, all-reduces and tensors of the longest that their tasks take a
+        device or medium, as if none ran beside another: OptCNN's estimate (Jia et al. 2018). The
+        timeline may be void.
         """
-        self._write_changes()
-        tasks, count = self._tasks, 2 * len(self.configurations)
-        seconds = np.where(tasks.resource == NONE, 0.0, tasks.seconds)
-        parts = seconds[: count * self.network.n_devices].reshape(count, -1)
-        moved = np.flatnonzero(tasks.resource[parts.size :] != NONE) + parts.size
-        longest = np.zeros(len(self.graph.edges))
-        np.maximum.at(longest, tasks.edge[moved], seconds[moved])
-        return float(parts.max(axis=1).sum() + longest.sum())
+        self.write_changes()
+        tasks, rows = self._tasks, 2 * len(self.configurations)
+        used = np.flatnonzero(tasks.resource != NONE)
+        # Rows of parts and all-reduces, then a row for each edge.
+        edge = tasks.edge[used].astype(np.int64)
+        row = np.where(edge == NONE, used // self.network.n_devices, rows + edge)
+        place = row * self._n_resources + tasks.resource[used]
+        shape = (rows + len(self.graph.edges), self._n_resources)
+        total = np.bincount(place, tasks.seconds[used], shape[0] * shape[1])
+        return float(total.reshape(shape).max(axis=1).sum())
 
     def moved_bytes(self) -> float:
-        """Bytes on all links in a step; of an all-reduce as a ring sends them."""
+        """Bytes sent in a step; of an all-reduce as a ring sends them."""
         tasks, n = self._tasks, self.network.n_devices
         used = np.flatnonzero(tasks.resource >= n)
         total = 0.0
@@ -231,10 +235,13 @@ class Simulator:
         for operator in sums // n - len(self.configurations):
             adding = float(self._placement.n_adding[operator])
             total += 2 * (adding - 1) / adding * self._arrays.part_bytes[operator]
-        moved = used[len(sums) :]
-        pair = tasks.resource[moved] - n
-        latency = self._links.latency_seconds[pair // n, pair % n]
-        rate = self._links.bytes_per_s[pair // n, pair % n]
+        moved, wiring, device = used[len(sums) :], self._wiring, self._placement.device
+        pair = tasks.ident[moved] - wiring.edge_id[tasks.edge[moved]]
+        # What is received was counted where it was sent.
+        moved, pair = moved[pair < n * n], pair[pair < n * n]
+        edge = tasks.edge[moved]
+        ends = device[wiring.source[edge], pair // n], device[wiring.target[edge], pair % n]
+        latency, rate = self._links.latency_seconds[ends], self._links.bytes_per_s[ends]
         return total + float(((tasks.seconds[moved] - latency) * rate).sum())
 
     def busy_seconds(self) -> float:
@@ -243,8 +250,10 @@ class Simulator:
         on_device = (tasks.resource != NONE) & (tasks.resource < self.network.n_devices)
         return float(tasks.seconds[on_device].sum())
 
-    def _write_changes(self) -> None:
-        """Bring the task graph up to date with the configurations."""
+    def write_changes(self) -> None:
+        """Bring the task graph up to date with the configurations, as every simulation does first.
+        The timeline may be void then.
+        """
         if len(self._changed) > _REBUILT_SHARE * len(self.configurations):
             self.rebuild()
             return
@@ -306,9 +315,8 @@ class Simulator:
             # behind all others and leave gaps.
             if _GROWTH * self._free_slot <= _ROOMY * len(self._tasks.resource):
                 return
-            self._tasks = empty_slots(
-                _room(_GROWTH * self._free_slot, self._free_slot), self.network.n_devices
-            )
+            room = _room(_GROWTH * self._free_slot, self._free_slot)
+            self._tasks = empty_slots(room, self._n_resources)
 
 
 def _room(wanted: int, needed: int) -> int:

@@ -75,14 +75,18 @@ def random_graph(seed, n_operators=24):
 
 
 def random_network(seed, n_devices):
-    """Links of different speed; times of whole seconds for 4096 bytes and their halves, quarters,
-    ...
+    """Media of different speed, that a few pairs of devices share, some pairs with one and some
+    with two; times of whole seconds for 4096 bytes and their halves, quarters, ...
     """
     rng = np.random.default_rng(seed)
     shape = (n_devices, n_devices)
+    first = rng.integers(0, 3 * n_devices, shape)
+    # The second is another one, or none.
+    second = np.where(rng.random(shape) < 0.3, -1, (first + 1) % (3 * n_devices))
     return DeviceNetwork(
         bytes_per_s=rng.choice([1024.0, 4096.0], shape),
         latency_seconds=rng.integers(0, 2, shape).astype(float),
+        media=np.stack([first, second], axis=-1),
         speed=rng.choice([1.0, 2.0], n_devices),
     )
 

@@ -3,8 +3,8 @@ compiled simulators are compared with.
 
 Written from the definitions, not from the compiled code: parts are boxes of fractions, a transfer
 joins every pair of parts whose boxes overlap                             -> in: `explicit`
-Algorithm 1 is `tests.automap.simulate.reference.simulate_reference`; Algorithm 2 keeps a sorted
-list per resource and a heap of tasks to look at                          -> in: `delta_reference`
+Algorithm 1 is `full_reference`; Algorithm 2 keeps a sorted list per resource and a heap of tasks to
+look at                                                                   -> in: `delta_reference`
 """
 
 import bisect
@@ -15,23 +15,22 @@ import heapq
 import itertools
 import math
 
-import numpy as np
-
 from automap.simulate.operators.configuration import Configuration
 from automap.simulate.operators.graph import ConsumerStep, Edge, OperatorGraph
-from automap.simulate.operators.network import DeviceNetwork
-from automap.simulate.tasks import Tasks
+from automap.simulate.operators.network import NO_MEDIUM, DeviceNetwork
 from hlo_tools.rules import FactorKind
-from tests.automap.simulate.reference import simulate_reference
 
 
 @dataclass(slots=True)
 class Task:
-    """One task and the ids of those it waits for."""
+    """One task, and the ids of those it waits for. `is_received`: it takes what the one before it
+    sends, as it comes.
+    """
 
     seconds: float
     resource: int
     waits_for: list[int] = field(default_factory=list)
+    is_received: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,8 @@ def explicit(
         seconds = operator.part_seconds(configuration.degrees)
         for part in parts:
             id_of_part[o, part.k] = done[o, part.k] = base + part.k
-            tasks[base + part.k] = Task(seconds / float(network.speed[part.device]), part.device)
+            own_seconds = seconds / float(network.speed[part.device])
+            tasks[base + part.k] = Task(own_seconds, part.device)
         adding = [f.kind is FactorKind.REDUCTION for f in operator.factors]
         n_bytes = operator.part_bytes(configuration.degrees)
         for ring in _rings(parts, adding):
@@ -78,7 +78,7 @@ def explicit(
         base += 2 * n
         for edge in (e for e in graph.edges if e.source == o):
             late.append((base, edge, o))
-            base += n * n
+            base += 2 * n * n
     for first, edge, _ in late:
         _transfers(tasks, network, configurations, edge, first, done, id_of_part)
     return tasks
@@ -96,7 +96,7 @@ def _rings(parts: Sequence[_Part], adding: Sequence[bool]) -> Iterator[list[_Par
 def _ring_tasks(
     ring: Sequence[_Part], network: DeviceNetwork, n_bytes: float, base: int
 ) -> Iterator[tuple[_Part, Task]]:
-    count = len(ring)
+    count, ring = len(ring), sorted(ring, key=lambda part: part.device)
     hops = [(ring[i - 1].device, ring[i].device) for i in range(count)]
     levels = (count - 1).bit_length()
     seconds = min(
@@ -109,9 +109,8 @@ def _ring_tasks(
         for steps, share in ((count - 1, count), (levels, 1))
     )
     for part, hop in zip(ring, hops, strict=True):
-        resource = network.n_devices * (1 + hop[0]) + hop[1]
         waits = [base + member.k for member in ring]
-        yield part, Task(seconds, resource, waits)
+        yield part, Task(seconds, network.n_devices + int(network.media[hop][0]), waits)
 
 
 def _transfers(
@@ -147,10 +146,17 @@ def _transfers(
                 ident = done[edge.source, a.k]
             else:
                 hop = (a.device, b.device)
-                seconds = float(network.latency_seconds[hop])
-                seconds += edge.n_bytes * shares[a.k] / float(network.bytes_per_s[hop])
-                resource = network.n_devices * (1 + a.device) + b.device
-                tasks[ident] = Task(seconds, resource, [done[edge.source, a.k]])
+                seconds = edge.n_bytes * shares[a.k] / float(network.bytes_per_s[hop])
+                out, into = (int(m) for m in network.media[hop])
+                tasks[ident] = Task(
+                    float(network.latency_seconds[hop]) + seconds,
+                    network.n_devices + out,
+                    [done[edge.source, a.k]],
+                )
+                if into != NO_MEDIUM:
+                    received = Task(seconds, network.n_devices + into, [ident], is_received=True)
+                    ident += network.n_devices**2
+                    tasks[ident] = received
             if reader is not None:
                 reader.waits_for.append(ident)
 
@@ -171,19 +177,6 @@ def _overlap(
     return min(high_a, high_b) - max(low_a, low_b)
 
 
-def as_tasks(tasks: Mapping[int, Task]) -> tuple[list[int], Tasks]:
-    """(ids ascending, the tasks numbered in this order)."""
-    ids = sorted(tasks)
-    number = {ident: i for i, ident in enumerate(ids)}
-    before = [sorted({number[p] for p in tasks[i].waits_for}) for i in ids]
-    return ids, Tasks(
-        seconds=np.array([tasks[i].seconds for i in ids]),
-        resource=np.array([tasks[i].resource for i in ids], np.int32),
-        first_predecessor=np.cumsum([0, *map(len, before)]),
-        predecessors=np.array([p for predecessors in before for p in predecessors], np.int32),
-    )
-
-
 @dataclass
 class Schedule:
     """Tasks with the times they are ready and end, and each resource's tasks by (ready, id)."""
@@ -194,17 +187,39 @@ class Schedule:
     order: dict[int, list[tuple[float, int]]]
 
 
+def _ready(task: Task, ready: Mapping[int, float], end: Mapping[int, float]) -> float:
+    if task.is_received:
+        (sent,) = task.waits_for
+        return max(ready[sent], end[sent] - task.seconds)
+    return max((end[p] for p in task.waits_for), default=0.0)
+
+
+def _followers(tasks: Mapping[int, Task]) -> dict[int, list[int]]:
+    followers: dict[int, list[int]] = {i: [] for i in tasks}
+    for ident, task in tasks.items():
+        for predecessor in task.waits_for:
+            followers[predecessor].append(ident)
+    return followers
+
+
 def full_reference(tasks: dict[int, Task]) -> Schedule:
     """Algorithm 1."""
-    ids, numbered = as_tasks(tasks)
-    timeline = simulate_reference(numbered)
-    ready = dict(zip(ids, timeline.ready_seconds.tolist(), strict=True))
-    order: dict[int, list[tuple[float, int]]] = {}
-    for ident in ids:
-        order.setdefault(tasks[ident].resource, []).append((ready[ident], ident))
-    for entries in order.values():
-        entries.sort()
-    return Schedule(tasks, ready, dict(zip(ids, timeline.end_seconds.tolist(), strict=True)), order)
+    followers, waiting = _followers(tasks), {i: len(task.waits_for) for i, task in tasks.items()}
+    schedule = Schedule(tasks, {}, {}, {})
+    queue = [(0.0, i) for i in tasks if not waiting[i]]
+    heapq.heapify(queue)
+    while queue:
+        ready, ident = heapq.heappop(queue)
+        entries = schedule.order.setdefault(tasks[ident].resource, [])
+        start = max([ready, *(schedule.end[i] for _, i in entries[-1:])])
+        entries.append((ready, ident))
+        schedule.ready[ident], schedule.end[ident] = ready, start + tasks[ident].seconds
+        for follower in followers[ident]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                at = _ready(tasks[follower], schedule.ready, schedule.end)
+                heapq.heappush(queue, (at, follower))
+    return schedule
 
 
 def delta_reference(old: Schedule, tasks: dict[int, Task]) -> Schedule:
@@ -216,23 +231,19 @@ def delta_reference(old: Schedule, tasks: dict[int, Task]) -> Schedule:
     }
     ready = {i: old.ready[i] for i in same}
     end = {i: old.end[i] for i in same}
-    followers: dict[int, list[int]] = {i: [] for i in tasks}
-    for ident, task in tasks.items():
-        order.setdefault(task.resource, [])
-        for predecessor in task.waits_for:
-            followers[predecessor].append(ident)
+    followers = _followers(tasks)
     # Ids follow the program, so that the new tasks' predecessors have been given a time before.
     for ident in sorted(tasks.keys() - same):
-        ready[ident] = max((end[p] for p in tasks[ident].waits_for), default=0.0)
+        ready[ident] = _ready(tasks[ident], ready, end)
         end[ident] = ready[ident] + tasks[ident].seconds
-        bisect.insort(order[tasks[ident].resource], (ready[ident], ident))
+        bisect.insort(order.setdefault(tasks[ident].resource, []), (ready[ident], ident))
     queue = [(ready[i], i) for i in tasks]
     heapq.heapify(queue)
     while queue:
         _, ident = heapq.heappop(queue)
         task = tasks[ident]
         entries = order[task.resource]
-        now = max((end[p] for p in task.waits_for), default=0.0)
+        now = _ready(task, ready, end)
         place = bisect.bisect_left(entries, (ready[ident], ident))
         touched = set[int]()
         if now != ready[ident]:

@@ -65,7 +65,8 @@ def test_weights_are_fetched_where_they_are_not_made_for_the_next_step():
     configurations = [single(o, int(o.phase == "update")) for o in graph.operators]
     simulator = Simulator(graph, device_network(TOPOLOGY), configurations)
     tasks = explicit(graph, simulator.network, configurations)
-    to_first = device_network(TOPOLOGY).n_devices * 2  # link from device 1 to device 0
+    network = device_network(TOPOLOGY)
+    to_first = network.n_devices + network.media[1, 0, 0]
     assert sum(task.resource == to_first for task in tasks.values()) == sum(
         graph.operators[e.target].phase != "update" for e in back
     )

@@ -8,7 +8,17 @@ import pytest
 
 from automap.errors import InputError
 from automap.simulate.operators.configuration import Configuration, random_configuration, single
+from automap.simulate.operators.graph import (
+    ConsumerStep,
+    Edge,
+    Operator,
+    OperatorGraph,
+    SplitFactor,
+)
+from automap.simulate.operators.network import device_network
 from automap.simulate.operators.simulator import Method, PlacedTimeline, Simulator
+from automap.topology import get_topology
+from hlo_tools.rules import FactorKind
 from tests.automap.simulate.operators.cases import random_graph, random_network
 from tests.automap.simulate.operators.reference import delta_reference, explicit, full_reference
 
@@ -79,6 +89,69 @@ def test_plain_python_has_the_same_tasks_and_timeline(n_devices):
         assert timeline.end_seconds.tolist() == [wanted.end[i] for i in ids]
         assert (delta.ready, delta.end) == (wanted.ready, wanted.end)
         before = delta
+
+
+def _sender_and_readers(n_readers):
+    """One operator and those that read 1 GB of it, as whole tensors; they take no time."""
+    nothing = {"phase": "forward", "trips": 1, "compute_seconds": 0.0, "traffic": ()}
+    factors = (SplitFactor(1 << 62, FactorKind.REPLICATION),)
+    operators = tuple(
+        Operator(
+            name=f"operator {n}",
+            factors=factors,
+            launch_seconds=0.0,
+            result_bytes=1e9,
+            result_factors=(),
+            **nothing,
+        )
+        for n in range(1 + n_readers)
+    )
+    edges = tuple(
+        Edge(source=0, target=n, n_bytes=1e9, dims=(), consumer_step=ConsumerStep.SAME_STEP)
+        for n in range(1, 1 + n_readers)
+    )
+    return OperatorGraph(operators, edges)
+
+
+@pytest.mark.parametrize(
+    ("readers_on", "in_turn"),
+    [
+        ((4,), 1),  # one transfer to the other host
+        ((4, 5, 6), 3),  # three share both adapters
+        ((4, 8, 12), 3),  # three share the sender's
+        ((1, 2, 3), 3),  # three share the port of the GPU
+        ((1, 4), 1),  # a port inside the host and the adapter work side by side
+        ((4, 4, 1), 2),
+    ],
+)
+def test_what_leaves_a_host_goes_over_its_adapter_in_turn(readers_on, in_turn):
+    network = device_network(get_topology("flexflow-p100"))
+    graph = _sender_and_readers(len(readers_on))
+    devices = (0, *readers_on)
+    simulator = Simulator(
+        graph, network, [single(o, d) for o, d in zip(graph.operators, devices, strict=True)]
+    )
+    slowest = max(readers_on)
+    seconds = 1e9 / network.bytes_per_s[0, slowest] + network.latency_seconds[0, slowest]
+    assert simulator.makespan_seconds == pytest.approx(in_turn * seconds, rel=1e-4)
+    assert simulator.moved_bytes() == pytest.approx(len(readers_on) * 1e9)
+
+
+def test_a_sum_over_hosts_goes_once_over_each_adapter_in_any_order_of_devices():
+    network = device_network(get_topology("flexflow-p100"))
+    operator = dataclasses.replace(
+        _sender_and_readers(0).operators[0],
+        factors=(
+            SplitFactor(16, FactorKind.REDUCTION),
+            SplitFactor(1 << 62, FactorKind.REPLICATION),
+        ),
+    )
+    graph = OperatorGraph((operator,), ())
+    # 2 (n - 1) / n of all bytes through each adapter, which is the slowest link of the ring.
+    wanted = 2 * 15 * (1e9 / 16 / 12.5e9 + network.latency_seconds[3, 4])
+    for devices in (tuple(range(16)), tuple((7 * d) % 16 for d in range(16))):
+        simulator = Simulator(graph, network, [Configuration((16, 1), devices)])
+        assert simulator.makespan_seconds == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(5))

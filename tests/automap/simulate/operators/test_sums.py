@@ -97,7 +97,8 @@ def test_partial_sums_that_move_move_whole():
     network = device_network(TOPOLOGY)
     tasks = explicit(graph, network, configurations)
     seconds = edge.n_bytes / network.bytes_per_s[1, 0] + network.latency_seconds[1, 0]
-    sent = [tasks[i].seconds for i in tasks if tasks[i].resource in (8 * 2 + 0, 8 * 3 + 0)]
+    ways = [8 + network.media[a, 0, 0] for a in (1, 2)]
+    sent = [tasks[i].seconds for i in tasks if tasks[i].resource in ways]
     assert sent.count(pytest.approx(seconds)) >= 2
     simulator = Simulator(graph, network, configurations)
     assert simulator.makespan_seconds == max(full_reference(tasks).end.values())
