@@ -31,7 +31,13 @@ from automap.plan.rates import LostRecord
 from automap.plan.record import PlanRecord, SearchRecord
 from automap.planner.constraints import Constraint
 from automap.planner.pipeline import Setup, pipeline_plan
-from automap.planner.pipeline_records import AXIS, bubble, fabric_warning, layer_name
+from automap.planner.pipeline_records import (
+    AXIS,
+    bubble,
+    fabric_warning,
+    layer_name,
+    memory_verdict,
+)
 from automap.planner.rates import rates_record
 from automap.planner.records import (
     constraint_record,
@@ -226,8 +232,7 @@ class HybridRecords:
                 choice.step_seconds,
                 LostRecord(collectives=collective, bubbles=waited),
             ),
-            peak_bytes=round(peak_bytes),
-            fits=bool(peak_bytes <= options.memory_limit_bytes),
+            **memory_verdict(peak_bytes, options.memory_limit_bytes, self.pricer.topology),
             memory=self._memory(fullest),
             collectives=tuple(self._transfers()),
         )

@@ -7,9 +7,11 @@ Memory is that of the stage that needs most.
 """
 
 import re
+from typing import Any
 
 import numpy as np
 
+from automap.backends import backend_for
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.interleaved import group_bytes
 from automap.pipeline.profile.points import Points
@@ -122,13 +124,26 @@ def predicted_record(
         collective_seconds=reduce,
         bubble_seconds=waited,
         rates=rates_record(problem, topology, choice.step_seconds, lost),
-        peak_bytes=round(sum(fullest.values())),
-        fits=bool(sum(fullest.values()) <= choice.terms.memory_limit_bytes),
+        **memory_verdict(sum(fullest.values()), choice.terms.memory_limit_bytes, topology),
         memory=MemoryRecord(
             other_state=0, inputs=0, **{kind: round(n) for kind, n in fullest.items()}
         ),
         collectives=_collectives(choice),
     )
+
+
+def memory_verdict(peak_bytes: float, limit_bytes: float, topology: Topology) -> dict[str, Any]:
+    """What `PredictedRecord` says of the fullest stage's bytes: whether they fit, and whether they
+    would if the compiler needed more by the backend's margin.
+    """
+    margin = backend_for(topology.platform).memory_margin
+    fits = bool(peak_bytes <= limit_bytes)
+    return {
+        "peak_bytes": round(peak_bytes),
+        "fits": fits,
+        "memory_margin": margin,
+        "unsure": fits and bool(peak_bytes * (1.0 + margin) > limit_bytes),
+    }
 
 
 def _units(choice: Choice) -> np.ndarray:

@@ -152,7 +152,7 @@ def confirmed_pipeline(
                 break
             raise
         topology = Topology.from_dict(plan.topology)
-        said = _said(plan, call, name, confirmation)
+        said = compiler_says(plan, call, name, confirmation)
         on_compiled(plan, said)
         peak = said.peak_bytes
         if peak is not None and is_confirmed(said, options):
@@ -166,9 +166,14 @@ def confirmed_pipeline(
     )
 
 
-def _said(
+def compiler_says(
     plan: PlanRecord, call: TracedCall, name: CompilerName, confirmation: Confirmation
 ) -> Said:
+    """What a compiler says of a plan of one program, or of a pipeline stage by stage.
+
+    Raises what `automap.verify.compiling.compile_planned` and
+    `automap.verify.pipelines.verify_pipeline` raise.
+    """
     timeout, folder = confirmation.timeout_seconds, confirmation.cache_folder
     if plan.pipeline is not None:
         listing = list_programs(plan, call, COMPILERS[name].platform)

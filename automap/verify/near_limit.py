@@ -1,7 +1,7 @@
 """Plans near the limit of memory: compiled before they are called fitting, if the compiler is here.
 
 A prediction may be less than what the compiler needs, by the backend's `memory_margin`. A plan that
-fits, and would not with the margin, is unsure. It is compiled:
+fits, and would not with the margin, is unsure. It is compiled, a pipeline stage by stage:
 
     it fits                 it is returned, with what the compiler says of it
     the compiler needs C    the search goes on, where the limit is L, as if it were L * P / C for
@@ -25,16 +25,15 @@ from automap.quantities import bytes_text
 from automap.step.call import TracedCall
 from automap.topology.model import Topology
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
-from automap.verify.compiling import compile_planned
 from automap.verify.confirm import (
     Confirmation,
+    Said,
+    compiler_says,
     is_confirmed,
     tightened_limit,
     verified_record,
     with_verified,
 )
-from automap.verify.program import planned_program
-from automap.verify.witness import Witness
 
 
 _MOST_REFUSALS: Final = 4
@@ -92,7 +91,7 @@ def _compiled(
     topology: Topology,
     confirmation: Confirmation,
     say: Callable[[str], None],
-) -> Witness | str:
+) -> Said | str:
     """What the compiler says of a plan, or why it cannot be asked."""
     if call is None:
         return "a program without a step cannot be compiled again"
@@ -106,12 +105,7 @@ def _compiled(
             f"the plan is predicted to take {bytes_text(plan.predicted.peak_bytes)} of a device, "
             f"which is near the limit: {COMPILERS[name].title} is asked"
         )
-        return compile_planned(
-            planned_program(plan, call),
-            name,
-            timeout_seconds=confirmation.timeout_seconds,
-            cache_folder=confirmation.cache_folder,
-        ).witness
+        return compiler_says(plan, call, name, confirmation)
     except (CompilerError, InputError) as error:
         return str(error)
 

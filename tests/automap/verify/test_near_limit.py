@@ -12,7 +12,7 @@ from automap.planner.spaces import plan_workload
 from automap.program.trace import lower_call
 from automap.step.step import traced_call
 from automap.topology import get_topology
-from automap.verify import near_limit
+from automap.verify import confirm, near_limit
 from automap.verify.compilers import COMPILERS
 from automap.verify.compiling import Compiled
 from automap.verify.near_limit import settled
@@ -52,7 +52,7 @@ def _settled(planned, monkeypatch, answers, share, *, is_installed=True):
     module = "jaxlib" if is_installed else "there_is_no_such_module"
     tpu = dataclasses.replace(COMPILERS["tpu"], module=module)
     monkeypatch.setattr(near_limit, "COMPILERS", {**COMPILERS, "tpu": tpu})
-    monkeypatch.setattr(near_limit, "compile_planned", compile_planned)
+    monkeypatch.setattr(confirm, "compile_planned", compile_planned)
     options = Options(strategy="greedy", memory_limit_bytes=peak / share)
     plan = settled(plan_within(options), call, options, plan_within)
     return plan, compiled

@@ -15,7 +15,7 @@ from automap.config import Options
 from automap.errors import CompilerError, InfeasiblePlanError
 from automap.plan.record import PlanRecord
 from automap.step.step import traced_call
-from automap.verify import confirm, pipelines
+from automap.verify import confirm, near_limit, pipelines
 from automap.verify.confirm import Confirmation, confirmed_pipeline
 from automap.verify.messages import Answer, MemoryBytes, ProgramAnswer, StageProgram
 from automap.verify.pipelines import peak_bytes, verify_pipeline
@@ -195,6 +195,42 @@ def test_after_a_refusal_the_search_goes_on_with_less(planned, listed, monkeypat
 def test_a_pipeline_that_is_never_confirmed_is_not_returned(planned, listed, monkeypatch):
     with pytest.raises(InfeasiblePlanError, match="none of 2 plans: stage 0 needs 1 GiB, stage 1"):
         _confirmed(planned, listed, monkeypatch, [(False, 2**30)] * 2, top=2)
+
+
+def test_a_pipeline_near_the_limit_is_compiled_stage_by_stage(step, listed, monkeypatch):
+    """Beyond the margin it is not; without a compiler it is unsure."""
+    verified = _verified(listed, monkeypatch)
+    compiled = list[PlanRecord]()
+
+    def verify(plan, listing, name, **_):
+        compiled.append(plan)
+        peak = plan.predicted.peak_bytes
+        stages = [
+            replace(s, fits=True, compiled=replace(s.compiled, peak_bytes=peak))
+            for s in verified.stages
+        ]
+        return replace(verified, stages=tuple(stages))
+
+    def plan_within(n_bytes: float | None) -> Plan:
+        limit = n_bytes and n_bytes / 2**30
+        given = {"stages": 2, "microbatches": MICROBATCHES, "memory_limit": limit}
+        return automap.plan(*step, topology="4xv100", space="pipeline", **given)
+
+    def install(module: str) -> None:
+        gpu = replace(near_limit.COMPILERS["gpu"], module=module)
+        monkeypatch.setattr(near_limit, "COMPILERS", {**near_limit.COMPILERS, "gpu": gpu})
+
+    monkeypatch.setattr(confirm, "verify_pipeline", verify)
+    install("jaxlib")
+    alone = plan_within(None).predicted
+    near = plan_within(alone.peak_bytes * (1 + alone.memory_margin / 2))
+    (asked,) = compiled
+    assert asked.predicted.unsure and asked.predicted.fits
+    assert near.verified is not None and near.verified.peak_bytes == near.predicted.peak_bytes
+    assert not alone.unsure and not near.predicted.unsure
+    install("no_such_module")
+    unsure = plan_within(alone.peak_bytes * (1 + alone.memory_margin / 2))
+    assert unsure.predicted.unsure and any("was not asked" in w for w in unsure.warnings)
 
 
 def test_a_compiler_that_is_missing_is_said_before_the_search(listed):
