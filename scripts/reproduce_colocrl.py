@@ -1,22 +1,25 @@
-"""ColocRL's tables, simulated: groups (its table 1), and the seconds of a step by policies and
-baselines (its table 2 and section 4.3).
+"""ColocRL's tables, simulated: groups (its table 1), the seconds of a step by baselines, searches
+and policies (its table 2 and section 4.3), and Inception-v3 beside towers (its section 4.4).
 
-    python -m scripts.reproduce_colocrl -o docs/reports/colocrl.md
+    python -m scripts.reproduce_colocrl --table groups -o docs/reports/colocrl.md
 
 Policies are trained anew for each row and seed, with a number of updates that is stated, by one
 controller on one core. `learning off` is the same player without its learning: the best of as many
-placements, drawn by the same policy before it has learnt anything.
+placements, drawn by the same policy before it has learnt anything. Rows are kept in the folder
+`--kept`, and are not made again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-import os
 from pathlib import Path
-import platform
 from statistics import median
 import time
 
 import click
+from flax import nnx
+import jax
+from jax import numpy as jnp
+import numpy as np
 
 from automap.deadline import Deadline
 from automap.placement import baselines, colocrl
@@ -24,20 +27,31 @@ from automap.placement.dataflow import step_dataflow
 from automap.placement.operators import Operators, step_operators
 from automap.placement.search import Placed, Search
 from automap.placement.simulation import Simulator, placed_machine
-from automap.placement.strategies import mcmc
-from automap.placement.tasks import placement_problem
+from automap.placement.strategies import auto, descended, exact, least_seconds
+from automap.placement.tasks import PlacementProblem, placement_problem
 from automap.program.trace import trace_step
 from automap.topology import get_graph
-from models.inception import inception_v3
+from models.inception import INCEPTION_V3, Inception, inception_v3, loss as inception_loss
 from models.nmt import NMT, nmt, nmt_step
 from models.rnnlm import RNNLM, rnnlm, rnnlm_step
-from models.training import Target
+from models.stepwise import nmt_stepwise, rnnlm_stepwise
+from models.training import Batch, Target, train_step
 from rl.sequences import ReinforceConfig
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import Table, kept, table_options, write_tables
 
 
 COMMAND = "python -m scripts.reproduce_colocrl"
-MCMC_SECONDS = 60.0
+AUTO_SECONDS = 60.0
+EXACT_SECONDS = 20.0
+TOWERS, TOWER_BATCH = 4, 32
+BASELINES = (
+    baselines.mapping,
+    baselines.mincut,
+    baselines.expert,
+    baselines.heft,
+    baselines.m_sct,
+    baselines.memory,
+)
 
 
 def large_rnnlm() -> Target:
@@ -87,7 +101,27 @@ MODELS: Mapping[str, Published] = {
     "large RNNLM": Published(large_rnnlm, None, None, {4: (None, None, None, None, None, 33.46)}),
     "large NMT": Published(large_nmt, None, None, {4: (None, None, None, None, None, 35.84)}),
 }
-HEADER = [
+# By the rule that makes the paper's groups of each, and what the paper has of it.
+GROUPED: Mapping[
+    str, tuple[Callable[[], Target], Callable[[PlacementProblem], np.ndarray], str]
+] = {
+    "Inception-v3": (MODELS["Inception-v3"].target, colocrl.branch_groups, "Inception-v3"),
+    "RNNLM": (rnnlm, colocrl.step_groups, ""),
+    "RNNLM, step by step": (rnnlm_stepwise, colocrl.step_groups, "RNNLM"),
+    "NMT": (nmt, colocrl.step_groups, ""),
+    "NMT, step by step": (nmt_stepwise, colocrl.step_groups, "NMT"),
+}
+GROUPS_HEADER = [
+    "model",
+    "equations",
+    "operators",
+    "groups by the paper's rule for the model",
+    "groups: branches",
+    "groups: one reader",
+    "the paper's operations",
+    "the paper's groups",
+]
+BASELINES_HEADER = [
     "model",
     "GPUs",
     "CPU",
@@ -97,22 +131,27 @@ HEADER = [
     "expert",
     "heft",
     "m-sct",
-    "mcmc",
+    "memory",
+    "best of these",
+    "auto",
+    "exact",
+    "the paper's CPU, GPU, Scotch, MinCut, expert",
+]
+POLICIES_HEADER = [
+    "model",
+    "GPUs",
     "colocrl, learning off",
     "colocrl",
     "colocrl-heft, learning off",
     "colocrl-heft",
     "a run of colocrl, s",
-    "the paper's CPU, GPU, Scotch, MinCut, expert, RL",
+    "the paper's RL",
 ]
-GROUPS_HEADER = [
-    "model",
-    "equations",
-    "operators",
-    "groups: branches",
-    "groups: one reader",
-    "the paper's operations",
-    "the paper's groups",
+TOWERS_HEADER = [
+    "Inception-v3, 128 images, 4 GPUs",
+    "seconds of a step",
+    "most on a GPU, GB",
+    "above the towers, %",
 ]
 
 
@@ -127,13 +166,6 @@ def searched(operators: Operators, machine: str, seed: int = 0) -> Search:
     graph = get_graph(machine)
     problem = placement_problem(operators, graph.platform, graph.kinds)
     return Search(Simulator(problem, placed_machine(graph)), seed)
-
-
-def single_row(search: Search) -> Iterator[str]:
-    """All on the processor, all on a GPU."""
-    count = search.simulator.problem.n_operators
-    for device in (0, 1):
-        yield text([search.place([device] * count)])
 
 
 def policy_cells(
@@ -162,62 +194,173 @@ def text(runs: Sequence[Placed]) -> str:
     return f"{median(seconds):.3f}{spread}"
 
 
-def table_row(
-    name: str, operators: Operators, gpus: int, seeds: int, updates: int
-) -> Iterator[str]:
-    """A row of the second table."""
-    search = searched(operators, f"haswell-{gpus}xk80")
-    yield from (name, str(gpus), *single_row(search))
-    for baseline in (baselines.mapping, baselines.mincut, baselines.expert):
-        yield text([baseline(search)])
-    start = baselines.heft(search)
-    yield text([start])
-    yield text([baselines.m_sct(search)])
-    search.deadline = Deadline.after(MCMC_SECONDS)
-    yield text([mcmc(search)])
-    search.deadline = Deadline.never()
-    cells, seconds = policy_cells(search, colocrl.PAPERS, None, seeds, updates)
-    yield from cells
-    yield from policy_cells(search, colocrl.FROM_HEFT, start, seeds, updates)[0]
-    yield f"{seconds:.0f}"
-    published = MODELS[name].seconds[gpus]
-    yield ", ".join("–" if value is None else f"{value:.2f}" for value in published)
-
-
-def group_row(name: str, operators: Operators) -> list[str]:
+def group_row(name: str) -> list[str]:
     """A row of the first table."""
+    target, rule, papers = GROUPED[name]
+    operators = traced(target)
     problem = searched(operators, "haswell-2xk80").simulator.problem
-    published = MODELS[name]
+    published = MODELS.get(papers)
     counts = (
         len(operators.dataflow.names),
         problem.n_operators,
-        int(colocrl.branch_groups(problem).max()) + 1,
-        int(colocrl.merged_groups(problem).max()) + 1,
+        *(
+            int(made(problem).max()) + 1
+            for made in (rule, colocrl.branch_groups, colocrl.merged_groups)
+        ),
     )
-    papers = (published.operations, published.groups)
-    return [name, *(f"{n:,}" for n in counts), *("" if n is None else f"{n:,}" for n in papers)]
+    theirs = (published.operations, published.groups) if published else (None, None)
+    return [name, *(f"{n:,}" for n in counts), *("" if n is None else f"{n:,}" for n in theirs)]
+
+
+def baseline_row(name: str, gpus: int) -> list[str]:
+    """A row of baselines and searches."""
+    search = searched(traced(MODELS[name].target), f"haswell-{gpus}xk80")
+    count = search.simulator.problem.n_operators
+    placed = {
+        "CPU": search.place([0] * count),
+        "one GPU": search.place([1] * count),
+        **{each.__name__.replace("_", "-"): each(search) for each in BASELINES},
+    }
+    best = min(placed, key=lambda one: placed[one].rank)
+    search.deadline = Deadline.after(AUTO_SECONDS)
+    found = auto(search)
+    search.deadline = Deadline.after(EXACT_SECONDS)
+    proven = exact(search)
+    bound = least_seconds(search)
+    reached = (
+        f"{proven.seconds:.3f}, proven"
+        if proven.gap == 0.0
+        else f"not proven; at least {bound:.3f}, auto is {found.seconds / bound - 1:.0%} above"
+    )
+    return [
+        name,
+        str(gpus),
+        *(text([one]) for one in placed.values()),
+        f"{best} {placed[best].seconds:.3f}",
+        text([found]),
+        reached,
+        _papers(MODELS[name].seconds[gpus][:5]),
+    ]
+
+
+def policy_row(name: str, gpus: int, seeds: int, updates: int) -> list[str]:
+    """A row of trained policies."""
+    search = searched(traced(MODELS[name].target), f"haswell-{gpus}xk80")
+    cells, seconds = policy_cells(search, colocrl.PAPERS, None, seeds, updates)
+    start = colocrl.start(search)
+    cells += policy_cells(search, colocrl.FROM_HEFT, start, seeds, updates)[0]
+    return [name, str(gpus), *cells, f"{seconds:.0f}", _papers(MODELS[name].seconds[gpus][5:])]
+
+
+def _papers(seconds: Sequence[float | None]) -> str:
+    return ", ".join("–" if value is None else f"{value:.2f}" for value in seconds)
+
+
+def towers() -> Target:
+    """Inception-v3 as towers of 32 images each and one update: a loss for each quarter of the
+    batch, of which the mean's gradient is taken.
+    """
+
+    def loss(model: Inception, batch: Batch) -> jax.Array:
+        parts = [jax.tree.map(lambda x, n=n: x[n::TOWERS], batch) for n in range(TOWERS)]
+        # A copy's running means are dropped: towers that pass them on would wait for each other.
+        models = [model, *(nnx.clone(model) for _ in parts[1:])]
+        losses = [inception_loss(one, part) for one, part in zip(models, parts, strict=True)]
+        return jnp.stack(losses).mean()
+
+    images = (TOWERS * TOWER_BATCH, INCEPTION_V3.image, INCEPTION_V3.image, 3)
+    shapes = {"images": (images, "float32"), "labels": (images[:1], "int32")}
+    return train_step(lambda rngs: Inception(INCEPTION_V3, rngs=rngs), loss, shapes).target
+
+
+def tower_rows(seeds: int, updates: int) -> list[list[str]]:
+    """Towers, and ways to place the network with all images in one batch."""
+    machine, batch = f"haswell-{TOWERS}xk80", TOWERS * TOWER_BATCH
+    apart = searched(traced(towers), machine)
+    count = apart.simulator.problem.n_operators
+    # Operators are numbered tower by tower.
+    each = [1 + operator * TOWERS // count for operator in range(count)]
+    base = apart.place(each)
+    rows = [_tower_row("synchronous towers, parameters on the first GPU", apart, base, base)]
+    search = searched(traced(lambda: inception_v3(batch=batch)), machine)
+    one_gpu = search.place([1] * search.simulator.problem.n_operators)
+    rows.append(_tower_row("one GPU", search, one_gpu, base))
+    for baseline in (baselines.expert, baselines.heft, baselines.m_sct):
+        name = baseline.__name__.replace("_", "-")
+        rows.append(_tower_row(name, search, baseline(search), base))
+    search.deadline = Deadline.after(AUTO_SECONDS)
+    rows.append(_tower_row("auto", search, auto(search), base))
+    search.deadline = Deadline.never()
+    runs = []
+    for seed in range(seeds):
+        search.seed = seed
+        runs.append(colocrl.learnt(search, colocrl.PAPERS, None, updates))
+    best = min(runs, key=lambda p: p.rank)
+    rows.append(_tower_row(f"colocrl, the best of {seeds} seeds", search, best, base))
+    # Beside them what the towers' own graph allows: each operator of each tower anywhere.
+    apart.deadline = Deadline.after(AUTO_SECONDS)
+    freed = descended(apart, base)
+    rows.append(_tower_row("towers, and a descent from there", apart, freed, base))
+    return rows
+
+
+def _tower_row(name: str, search: Search, placed: Placed, base: Placed) -> list[str]:
+    outcome = search.simulator.run(placed.device)
+    most = outcome.peak_bytes[1:].max() / 1e9
+    above = f"{placed.seconds / base.seconds - 1:+.0%}" if placed is not base else ""
+    return [name, text([placed]), f"{most:.1f}", above]
+
+
+def _groups(folder: Path, seeds: int, updates: int) -> list[list[str]]:
+    return [kept(folder, f"groups {name}", lambda name=name: group_row(name)) for name in GROUPED]
+
+
+def _baselines(folder: Path, seeds: int, updates: int) -> list[list[str]]:
+    return [
+        kept(folder, f"baselines {name} {gpus}", lambda n=name, g=gpus: baseline_row(n, g))
+        for name, published in MODELS.items()
+        for gpus in published.seconds
+    ]
+
+
+def _policies(folder: Path, seeds: int, updates: int) -> list[list[str]]:
+    return [
+        kept(
+            folder,
+            f"policies {name} {gpus} {seeds} {updates}",
+            lambda n=name, g=gpus: policy_row(n, g, seeds, updates),
+        )
+        for name, published in MODELS.items()
+        for gpus in published.seconds
+    ]
+
+
+def _towers(folder: Path, seeds: int, updates: int) -> list[list[str]]:
+    return kept(folder, f"towers {seeds} {updates}", lambda: tower_rows(seeds, updates))
+
+
+TABLES: Mapping[str, Table] = {
+    "groups": Table(GROUPS_HEADER, _groups),
+    "baselines": Table(BASELINES_HEADER, _baselines),
+    "policies": Table(POLICIES_HEADER, _policies),
+    "towers": Table(TOWERS_HEADER, _towers),
+}
 
 
 @click.command(help=__doc__)
-@click.option("--seeds", default=3, show_default=True, type=click.IntRange(1))
-@click.option("--updates", default=400, show_default=True, type=click.IntRange(1))
-@click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)))
-@click.option("-o", "output", type=click.Path(path_type=Path), required=True)
-def main(*, seeds: int, updates: int, models: tuple[str, ...], output: Path) -> None:
-    """Write the tables, after each row."""
-    where = f"{platform.machine()} with {os.cpu_count()} processors; all seconds simulated"
-    chosen = "".join(f" --model '{name}'" for name in models)
-    command = f"{COMMAND} --seeds {seeds} --updates {updates}{chosen} -o {output}"
-    above = made_by(command, where)
-    rows: list[list[str]] = []
-    groups: list[list[str]] = []
-    for name in models or MODELS:
-        operators = traced(MODELS[name].target)
-        groups.append(group_row(name, operators))
-        replace_table(output, above + markdown(GROUPS_HEADER, groups), "groups")
-        for gpus in MODELS[name].seconds:
-            rows.append(list(table_row(name, operators, gpus, seeds, updates)))
-            replace_table(output, above + markdown(HEADER, rows), "seconds")
+@click.option("--table", "chosen", multiple=True, type=click.Choice(list(TABLES)))
+@table_options
+def main(*, chosen: tuple[str, ...], seeds: int, updates: int, folder: Path, output: Path) -> None:
+    """Write the tables, all of them if none is named."""
+    write_tables(
+        TABLES,
+        COMMAND,
+        chosen=chosen,
+        seeds=seeds,
+        updates=updates,
+        folder=folder,
+        output=output,
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,20 @@
 """Tables in the docs: each stands between two marks and is replaced by the script that makes it."""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date
+import json
+import os
 from pathlib import Path
+import platform
+from typing import TypeVar
 
 import click
+
+from automap.atomic_file import write_atomically
+
+
+T = TypeVar("T")
 
 
 def replace_table(path: Path, table: str, name: str = "table") -> None:
@@ -28,3 +39,52 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     """A table in markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def kept(folder: Path, name: str, make: Callable[[], T]) -> T:
+    """What was made before under that name, else what is made now."""
+    path = folder / f"{name}.json"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(make()))
+    return json.loads(path.read_text())
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page: its columns, and its rows by the names that they are kept under."""
+
+    header: list[str]
+    rows: Callable[[Path, int, int], list[list[str]]]
+
+
+def table_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that makes such tables."""
+    path = click.Path(path_type=Path)
+    for option in (
+        click.option("-o", "output", type=path, required=True),
+        click.option("--kept", "folder", type=path, required=True, help="where rows are kept"),
+        click.option("--updates", default=120, show_default=True, type=click.IntRange(1)),
+        click.option("--seeds", default=2, show_default=True, type=click.IntRange(1)),
+    ):
+        command = option(command)
+    return command
+
+
+def write_tables(
+    tables: Mapping[str, Table],
+    script: str,
+    *,
+    chosen: Sequence[str],
+    seeds: int,
+    updates: int,
+    folder: Path,
+    output: Path,
+) -> None:
+    """Put the chosen tables in their places of a page, all of them if none is named."""
+    where = f"{platform.machine()} with {os.cpu_count()} processors"
+    for name in chosen or tables:
+        command = f"{script} --table {name} --seeds {seeds} --updates {updates}"
+        rows = tables[name].rows(folder, seeds, updates)
+        above = made_by(f"{command} --kept ROWS -o {output}", where)
+        replace_table(output, above + markdown(tables[name].header, rows), name)

@@ -65,13 +65,14 @@ class Network:
     shown: Callable[[Lessons, np.random.Generator], Lessons]
 
 
-def _as_they_are(lessons: Lessons, rng: np.random.Generator) -> Lessons:
+def as_they_are(lessons: Lessons, rng: np.random.Generator) -> Lessons:
+    """Lessons that are learnt from with all that is in them."""
     return lessons
 
 
 NETWORKS = (
     Network("moves", MOVES_SHAPE, MOVES_FORMAT, MOVES_SHIPPED, with_prices_hidden),
-    Network("meshes", MESHES_SHAPE, MESHES_FORMAT, MESHES_SHIPPED, _as_they_are),
+    Network("meshes", MESHES_SHAPE, MESHES_FORMAT, MESHES_SHIPPED, as_they_are),
 )
 
 

@@ -26,11 +26,18 @@ from automap.placement.baselines import (
     heft,
     m_sct,
     mapping,
+    memory,
     mincut,
     single,
 )
 from automap.placement.search import Placed as Placed, Search as Search, Strategy as Strategy
 from automap.placement.strategies import BASELINES as BASELINES, auto, exact, mcmc
+
+
+def _agent(search: Search) -> Placed:
+    from automap.placement.agent import agent  # reads weights
+
+    return agent(search)
 
 
 def _colocrl(search: Search) -> Placed:
@@ -49,10 +56,12 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, Strategy]] = {
     "auto": auto,
     "exact": exact,
     "mcmc": mcmc,
+    "agent": _agent,
     "colocrl": _colocrl,
     "colocrl-heft": _colocrl_from_heft,
     "heft": heft,
     "m-sct": m_sct,
+    "memory": memory,
     "mincut": mincut,
     "mapping": mapping,
     "single": single,

@@ -22,6 +22,9 @@ m-sct       Small Communication Times under memory (Hanen and Munier 1995, as in
             x_tr < FAVOURITE makes r the favourite of t. Then whatever can start first starts next;
             a device that has just run t waits for a ready favourite of t, and others count its wait
                                                                              -> in: `_favourites`
+memory      fits wherever the slowest kind holds everything: operators in order fill the devices,
+            the fastest kind first, each up to a share of its memory by all that an operator stores
+            and makes in a step; the greatest of SHARES of which the placement fits
 mincut      METIS (Karypis and Kumar 1998): the fewest bytes between parts of about equal seconds on
             the devices of the fastest kind. The Scotch library of ColocRL's tables has no wheel
 mapping     the same for all devices, parts in proportion to their speed, as Scotch's static mapping
@@ -47,6 +50,7 @@ from automap.placement.dataflow import NOBODY
 from automap.placement.search import Placed, Search
 
 
+SHARES: Final = tuple(n / 20 for n in range(20, -1, -1))
 # As Baechi rounds the relaxed programme.
 FAVOURITE: Final = 0.1
 
@@ -121,6 +125,26 @@ def m_sct(search: Search) -> Placed:
             if missing[reader] == 0:
                 ready.add(reader)
     return search.place(graph.placement())
+
+
+def memory(search: Search) -> Placed:
+    """Devices filled one after the other, as much as fits."""
+    problem, machine = search.simulator.problem, search.simulator.machine
+    needed = problem.state_bytes.copy()
+    for x in problem.tensors:
+        if x.maker != NOBODY:
+            needed[problem.tasks[x.maker].operator] += x.kept_bytes
+    kinds = problem.operator_seconds.sum(axis=1)[machine.kind]
+    devices = np.lexsort((np.arange(search.n_devices), kinds))
+    results = []
+    for share in SHARES:
+        # What is left at the end is the last device's, whatever it holds.
+        filled = np.cumsum(machine.memory_bytes[devices[:-1]] * share)
+        place = np.searchsorted(filled, np.cumsum(needed))
+        results.append(search.place(devices[place].tolist()))
+        if results[-1].fits:
+            break
+    return min(results, key=lambda p: p.rank)
 
 
 def mincut(search: Search) -> Placed:

@@ -5,8 +5,11 @@ group    operators that are always on one device. An operator here is already an
          gradients and update; the paper joins X with Y if Y alone reads X, until nothing changes,
          which `merged_groups` does. On these graphs that leaves a whole chain in one group, as all
          of an LSTM's grid ends in one loss. For its tables the paper made groups by hand: cells,
-         look-ups, softmax steps, and the branches of Inception. Those are operators, joined where
-         Y alone reads X and reads nothing else                          -> in: `branch_groups`
+         look-ups, attention and softmax steps, and the branches of Inception. The first are
+         operators, of which those without weights, as attention's products, go to the one that
+         alone reads them                                                -> in: `step_groups`
+         Branches are operators joined where Y alone reads X and reads nothing else
+                                                                         -> in: `branch_groups`
 element  a group as the policy sees it: its kind is what begins its first operator (a dot, a
          convolution, a look-up), its sizes are the shapes of the largest arrays that it gives to
          others in the forward pass, in four numbers each
@@ -15,8 +18,9 @@ failing  sqrt of the seconds of everything on the slowest device for it and ever
          the slowest route, one after the other: no placement takes longer
 
 colocrl       the paper's: nothing is known beforehand
-colocrl-heft  begins at HEFT's placement: the device that it gives a group has a chance of CHANCE,
-              and the decoder sees the element that it decides on
+colocrl-heft  begins at HEFT's placement, or at that of `memory` where that does not fit: the device
+              that it gives a group has a chance of CHANCE, and the decoder sees the element that it
+              decides on
 
 A run ends after UPDATES, so that the same seed gives the same plan, or at the deadline.
 """
@@ -28,7 +32,7 @@ from typing import Final
 
 import numpy as np
 
-from automap.placement.baselines import heft
+from automap.placement.baselines import heft, memory
 from automap.placement.dataflow import NOBODY
 from automap.placement.prices import price_all
 from automap.placement.search import Placed, Search
@@ -53,9 +57,15 @@ def colocrl(search: Search) -> Placed:
 
 
 def colocrl_from_heft(search: Search) -> Placed:
-    """The best that a policy draws that begins at HEFT's placement; never worse than that."""
-    start = heft(search)
-    return min(start, learnt(search, FROM_HEFT, prior=start), key=lambda p: p.rank)
+    """The best that a policy draws that begins at `start`; never worse than that."""
+    known = start(search)
+    return min(known, learnt(search, FROM_HEFT, prior=known), key=lambda p: p.rank)
+
+
+def start(search: Search) -> Placed:
+    """HEFT's placement, or where that does not fit that of `memory`."""
+    placed = heft(search)
+    return placed if placed.fits else memory(search)
 
 
 def learnt(
@@ -131,18 +141,32 @@ def placement_game(search: Search, group: np.ndarray, prior: Placed | None) -> P
 
 def merged_groups(problem: PlacementProblem) -> np.ndarray:
     """The paper's rule: a group that one other alone reads goes to that; [operators]."""
-    return _joined(problem, lambda readers, makers: len(readers) == 1)
+    return _joined(problem, lambda _, readers, makers: len(readers) == 1)
 
 
 def branch_groups(problem: PlacementProblem) -> np.ndarray:
     """Chains: a group that one other alone reads, which reads nothing else; [operators]."""
-    return _joined(problem, lambda readers, makers: len(readers) == 1 and len(makers) == 1)
+    return _joined(problem, lambda _, readers, makers: len(readers) == 1 and len(makers) == 1)
+
+
+def step_groups(problem: PlacementProblem) -> np.ndarray:
+    """Cells, look-ups, attention and softmax steps: operators, but those without weights go to the
+    one that alone reads them; [operators].
+    """
+    weighted = {
+        problem.tasks[reader].operator
+        for x in problem.tensors
+        if x.home != NOBODY
+        for reader in x.readers
+        if problem.tasks[reader].phase is Phase.FORWARD
+    }
+    return _joined(problem, lambda one, readers, _: len(readers) == 1 and one not in weighted)
 
 
 def _joined(
-    problem: PlacementProblem, is_joined: Callable[[set[int], set[int]], bool]
+    problem: PlacementProblem, is_joined: Callable[[int, set[int], set[int]], bool]
 ) -> np.ndarray:
-    """Groups joined until nothing changes; the rule is asked with a group's readers, and with the
+    """Groups joined until nothing changes; the rule is asked with a group, its readers, and the
     makers of what its first reader reads.
     """
     group = list(range(problem.n_operators))
@@ -159,7 +183,7 @@ def _joined(
         for one, others in sorted(readers.items()):
             other = min(others)
             if one not in target.values() and other not in target:
-                if is_joined(others, makers[other]):
+                if is_joined(one, others, makers[other]):
                     target[one] = other
         if not target:
             break

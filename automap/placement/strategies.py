@@ -30,7 +30,7 @@ import numpy as np
 
 from automap.errors import InputError
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays
-from automap.placement.baselines import data_parallel, expert, heft, m_sct, single
+from automap.placement.baselines import data_parallel, expert, heft, m_sct, memory, single
 from automap.placement.prices import price
 from automap.placement.search import Moves, Placed, Search, Strategy
 from automap.placement.timeline import Machine, Step, longest_part, task_seconds
@@ -56,11 +56,11 @@ def mcmc(search: Search) -> Placed:
     results = list(starts)
     for number, start in enumerate(starts):
         if start.device not in (other.device for other in starts[:number]):
-            results.append(_descended(search, _walked(search, start, search.seed + number)))
+            results.append(descended(search, walked(search, start, search.seed + number)))
     return min(results, key=lambda p: p.rank)
 
 
-def _walked(search: Search, start: Placed, seed: int) -> Placed:
+def walked(search: Search, start: Placed, seed: int) -> Placed:
     """The best of one walk; it ends when nothing better came up for half of its proposals."""
     step, machine = search.simulator.step, search.simulator.machine
     rng = np.random.default_rng(seed)
@@ -84,10 +84,14 @@ def _energies(start: Placed) -> np.ndarray:
     return np.array([energy, energy])
 
 
-def _descended(search: Search, start: Placed) -> Placed:
-    """A local optimum: no move of one operator or layer to another device helps."""
+def descended(search: Search, start: Placed, able: np.ndarray | None = None) -> Placed:
+    """A local optimum: no move of one operator or layer to another device helps; `able` [operators,
+    choices] says what may be moved where, else all choices that there are.
+    """
     chosen, energy = np.array(start.device, np.int64), _energies(start)
     step, machine, moves = search.simulator.step, search.simulator.machine, search.moves
+    if able is not None:
+        moves = moves._replace(able=able)
     count = len(chosen) + int(search.layers.max(initial=0)) + 1
     number = since_better = 0
     while since_better < count and not search.deadline.is_over:
@@ -98,8 +102,8 @@ def _descended(search: Search, start: Placed) -> Placed:
 
 
 def exact(search: Search) -> Placed:
-    """The proven best placement; without a proof where time ends first. Raises `InputError` for a
-    graph that has too many.
+    """The proven best placement; where time ends first, the best so far with its gap to a bound.
+    Raises `InputError` for a graph that has too many.
     """
     start = min((baseline(search) for baseline in BASELINES.values()), key=lambda p: p.rank)
     best, simulator = np.array(start.device, np.int64), search.simulator
@@ -120,8 +124,18 @@ def exact(search: Search) -> Placed:
             f"devices are more than {MOST_PRICED:,} placements; allowed: smaller graphs, or "
             "--strategy mcmc"
         )
-    proven = search.place(best.tolist())
-    return replace(proven, gap=0.0 if place < 0 else None)
+    placed = search.place(best.tolist())
+    if place < 0:
+        return replace(placed, gap=0.0)
+    least = least_seconds(search)
+    is_bounded = placed.fits and least > 0.0
+    return replace(placed, gap=placed.seconds / least - 1.0 if is_bounded else None)
+
+
+def least_seconds(search: Search) -> float:
+    """What no placement is faster than, whether it fits or not."""
+    step, machine, moves = search.simulator.step, search.simulator.machine, search.moves
+    return float(_least_of_all(step, machine, _bounds(step, machine, moves)))
 
 
 def auto(search: Search) -> Placed:
@@ -135,6 +149,7 @@ BASELINES: Final[Mapping[str, Strategy]] = {
     "expert": expert,
     "heft": heft,
     "m-sct": m_sct,
+    "memory": memory,
     "data-parallel": data_parallel,
 }
 """Where searches begin, and what they are compared with."""
@@ -332,3 +347,9 @@ def _least_seconds(
                     sending = longest_part(step, machine, x, chosen[operator], chosen[other])
                 ready[reader] = max(ready[reader], end + sending)
     return longest
+
+
+@compiled
+def _least_of_all(step: Step, machine: Machine, bounds: _Bounds) -> float:
+    """The bound with nothing decided."""
+    return _least_seconds(step, machine, np.zeros(len(bounds.work), np.int64), 0, bounds)

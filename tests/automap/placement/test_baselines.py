@@ -1,5 +1,6 @@
 """Baselines of placement on hand-made graphs whose best placement is plain, and their rules."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from automap.errors import InputError
 from automap.placement import PLACEMENT_STRATEGIES
-from automap.placement.baselines import fastest_devices, heft, m_sct, mapping, mincut
+from automap.placement.baselines import fastest_devices, heft, m_sct, mapping, memory, mincut
 from automap.placement.dataflow import NOBODY
 from automap.placement.search import Search
 from automap.placement.simulation import Simulator, placed_machine
@@ -106,6 +107,28 @@ def test_full_devices_are_left_out(name):
     limited = search(problem, memory_limit_bytes=13 << 30)
     assert PLACEMENT_STRATEGIES[name](limited).fits
     assert not limited.place([1] * 4).fits
+
+
+def test_memory_fills_the_fastest_devices_first_and_always_fits():
+    # 24 operators of 1 GiB each on a processor of 128 GB and two GPUs of 12 GB, which hold 11.
+    problem = forward_problem([1.0] * 24, {}, 1 << 30)
+    placed = memory(search(problem))
+    assert placed.fits
+    assert [placed.device.count(device) for device in (1, 2, 0)] == [11, 11, 2]
+    # What fits the first device is all there.
+    assert set(memory(search(forward_problem([1.0] * 4, {(0, 1): 8}, 1 << 30))).device) == {1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_memory_fits_though_transfers_take_room_too(seed):
+    problem = random_problem(np.random.default_rng(seed), 14, kinds=1)
+    problem = replace(problem, seconds=np.concatenate([problem.seconds * 10.0, problem.seconds]))
+    most = search(problem).simulator.run([1] * 14).peak_bytes[1]
+    machine = placed_machine(get_graph("haswell-2xk80"))
+    machine = machine._replace(memory_bytes=np.array([most * 10.0, most / 2.0, most / 2.0]))
+    tight = Search(Simulator(problem, machine))
+    assert not any(tight.place([device] * 14).fits for device in (1, 2))
+    assert memory(tight).fits
 
 
 @pytest.mark.parametrize("name", LISTED)

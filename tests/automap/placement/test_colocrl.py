@@ -16,10 +16,12 @@ from automap.placement.colocrl import (
     learnt,
     merged_groups,
     placement_game,
+    step_groups,
 )
 from automap.placement.search import Search
 from automap.placement.simulation import Simulator, placed_machine
 from automap.topology import get_graph
+from models.stepwise import nmt_stepwise_tiny, rnnlm_stepwise_tiny
 from tests.automap.placement.problems import layers_arguments, layers_step, traced
 from tests.automap.placement.test_baselines import forward_problem
 
@@ -44,9 +46,21 @@ def test_groups_are_joined_until_nothing_changes():
     fork = [(0, 1), (1, 2), (0, 3), (3, 4), (2, 5), (4, 5)]
     assert groups(fork, 6, merged_groups) == [0, 0, 0, 0, 0, 0]
     assert groups(fork, 6, branch_groups) == [0, 1, 1, 2, 2, 3]
+    # Operators without weights, as all of these are, go to the one that reads them.
+    assert groups(fork, 6, step_groups) == [0, 0, 0, 0, 0, 0]
+    weighted = forward_problem([1.0] * 6, dict.fromkeys(fork, 8), state_bytes=8)
+    assert step_groups(weighted).tolist() == [0, 1, 2, 3, 4, 5]
     # Who has two readers is joined to neither.
     assert groups([(0, 1), (0, 2)], 3, merged_groups) == [0, 1, 2]
     assert groups([], 3, merged_groups) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("target", "per_step"), [(rnnlm_stepwise_tiny, 4), (nmt_stepwise_tiny, 8)])
+def test_the_papers_groups_of_a_step_by_step_model_are_those_that_it_names(target, per_step):
+    # A look-up, two cells and a softmax; NMT's encoder and decoder, with attention.
+    step, args = target(batch=2, seq=2)
+    group = step_groups(traced(step, args, MACHINE))
+    assert len(set(group.tolist())) == 2 * per_step
 
 
 def test_the_score_is_the_root_of_simulated_seconds_and_survives_pickling():

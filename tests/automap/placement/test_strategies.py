@@ -5,10 +5,12 @@ from itertools import product
 import numpy as np
 import pytest
 
+from automap.deadline import Deadline
 from automap.placement import BASELINES, PLACEMENT_STRATEGIES
 from automap.placement.baselines import layer_parts
 from automap.placement.search import Search
 from automap.placement.simulation import Simulator, placed_machine
+from automap.placement.strategies import least_seconds
 from automap.topology import get_graph
 from tests.automap.placement.problems import random_problem
 
@@ -29,6 +31,20 @@ def test_exact_is_the_best_of_all_placements_and_mcmc_finds_it(seed: int) -> Non
     assert exact.gap == 0.0
     assert PLACEMENT_STRATEGIES["auto"](search) == exact
     assert PLACEMENT_STRATEGIES["mcmc"](search).seconds == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_placement_is_faster_than_the_bound_and_where_time_ends_the_gap_is_to_it(
+    seed: int,
+) -> None:
+    search = _search(seed)
+    seconds, _ = search.simulator.price_all(np.array(list(product(range(3), repeat=5))))
+    least = least_seconds(search)
+    assert 0.0 < least <= seconds.min()
+    search.deadline = Deadline.after(0.0)
+    ended = PLACEMENT_STRATEGIES["exact"](search)
+    assert ended.fits
+    assert ended.gap == pytest.approx(ended.seconds / least - 1.0)
 
 
 def test_a_walk_ends_at_a_local_optimum_and_same_seed_same_placement() -> None:

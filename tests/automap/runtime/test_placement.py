@@ -169,6 +169,25 @@ def test_the_decorator_runs_it_and_makes_state_where_it_is_stored() -> None:
         assert made[name].devices() == after[name].devices() == {jax.devices()[device]}
 
 
+def test_the_decorator_runs_operators_in_parts(drawn: Callable[[int], str]) -> None:
+    args = filled(({"a": jnp.zeros((16, 32)), "b": jnp.zeros((32, 8))}, jnp.zeros((8, 16))))
+    step = automap.parallelize(topology="cpu:8", space="placement", strategy=drawn(0))(_two_layers)
+    plan = step.plan_for(*args)
+    assert plan.placement is not None
+    assert plan.placement.n_split > 0
+    mine, theirs = step.init(lambda: _copied(args[0])), args[0]
+    for _ in range(3):
+        mine, loss = step(mine, args[1])
+        theirs, expected = _two_layers(theirs, args[1])
+        np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    operators = plan.placement.input_operators
+    for name, operator in zip(("a", "b"), operators, strict=False):
+        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-5, atol=1e-7)
+        assert operator is not None
+        devices = plan.placement.operators[operator].devices
+        assert mine[name].devices() == {jax.devices()[number] for number in devices}
+
+
 def test_programs_that_would_wait_in_a_circle_are_refused_with_the_operators() -> None:
     plan, (state, x) = _plan()
     data: Any = plan.to_json()
