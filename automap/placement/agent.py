@@ -34,7 +34,7 @@ from typing import Final
 import numpy as np
 
 from automap.action_network import Weights, WeightsFormat, learnt_values, load_weights
-from automap.placement.baselines import expert, fastest_devices, heft, m_sct, single
+from automap.placement.baselines import expert, fastest_devices, heft, m_sct, memory, single
 from automap.placement.dataflow import NOBODY
 from automap.placement.prices import price_all
 from automap.placement.search import Placed, Search
@@ -62,10 +62,10 @@ FORMAT: Final = WeightsFormat(
 
 
 def agent(search: Search) -> Placed:
-    """The best of the pretrained policy's draws and of the baselines that it knows."""
+    """The best of the policy's draws, of the baselines that it knows, and of `memory`."""
     course = Course(search)
     best = drawn(course, shipped_weights(), search.seed)
-    return min((best, *course.hints), key=lambda p: p.rank)
+    return min((best, *course.hints, memory(search)), key=lambda p: p.rank)
 
 
 def drawn(course: "Course", weights: Weights | None, seed: int, draws: int = DRAWS) -> Placed:
