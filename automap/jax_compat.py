@@ -202,11 +202,13 @@ def _shared_cost(stated: Any, share: float) -> Any:
 
 
 _CUDNN = "jax._src.cudnn.fused_attention_stablehlo"  # in 0.10.2 (2026-11)
+# Without the CUDA plugin, and with the plugin but not the library.
+_NO_CUDNN = ("cuDNN is not detected", "cuDNN not found")
 
 
 def lacks_cudnn(error: BaseException) -> bool:
     """Whether tracing failed because cuDNN's attention looks for cuDNN and finds none."""
-    return isinstance(error, RuntimeError) and str(error).startswith("cuDNN is not detected")
+    return isinstance(error, RuntimeError) and str(error).startswith(_NO_CUDNN)
 
 
 @contextmanager
@@ -221,7 +223,7 @@ def cudnn_assumed() -> Iterator[None]:
     except (ImportError, AttributeError):
         yield
         return
-    if before is not None:
+    if before is not None and _has_cudnn(before):
         yield
         return
     attention.cuda_versions = types.SimpleNamespace(cudnn_get_version=lambda: 99_999)
@@ -229,6 +231,16 @@ def cudnn_assumed() -> Iterator[None]:
         yield
     finally:
         attention.cuda_versions = before
+
+
+def _has_cudnn(versions: Any) -> bool:
+    try:
+        versions.cudnn_get_version()
+    except RuntimeError as error:
+        if lacks_cudnn(error):
+            return False
+        raise
+    return True
 
 
 def is_unspecified(sharding: Any) -> bool:

@@ -33,6 +33,7 @@ class Policy:
     lever_gain: float
     lever_plain_share: float
     lever_remat_share: float
+    lever_device_share: float
     lever_trial_share: float
     lever_least_fall: float
     lever_turns: int

@@ -11,6 +11,7 @@ order, so the values it computes are the same bits.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -144,20 +145,22 @@ class Reemitter:
         constraints: Mapping[str, PartitionSpec],
         mesh: Mesh | AbstractMesh,
         names: Literal["own", "sites"] = "own",
+        platform: str | None = None,
     ) -> Callable[..., list[Any]]:
         """The step on flat inputs to flat outputs, with shardings imposed inside.
 
         Keys are `arg<i>` (a step input, wherever it is used), `<site>:in<j>` (an operand as that
         equation uses it), `<site>:from<j>` (as that and all later equations use it),
         `<site>:made<j>` (a result as it is computed) and `<site>:out<j>` (as it is used). With
-        names "sites" what stands for an equation is in the named scope of its site. Raises
-        `PlanError` for a place that the step does not have, and for a spec that does not fit the
-        value or the mesh.
+        names "sites" what stands for an equation is in the named scope of its site; with a
+        `platform` choices by platform have what is lowered for it alone. Raises `PlanError` for a
+        place that the step does not have, and for a spec that does not fit the value or the mesh.
         """
         pins = Pins.parse(constraints, mesh, self.flat, self.site_by_path)
+        flat = self.flat if platform is None else _lowered_for(self.flat, platform)
         if names == "own":
-            return _as_function(_emit(self.flat, pins.rewriter))
-        return _as_function(_emit(self.flat, lambda flat: _Scopes(pins.rewriter(flat))))
+            return _as_function(_emit(flat, pins.rewriter))
+        return _as_function(_emit(flat, lambda flat: _Scopes(pins.rewriter(flat))))
 
 
 class _Marks:
@@ -224,6 +227,21 @@ def _with_bodies(equation: Equation, make_rewriter: Callable[[FlatJaxpr], Rewrit
     for parameter, jaxprs in emitted.items():
         params[parameter] = tuple(jaxprs) if isinstance(params[parameter], tuple) else jaxprs[0]
     return equation.eqn.replace(params=params)
+
+
+def _lowered_for(flat: FlatJaxpr, platform: str) -> FlatJaxpr:
+    """The flat jaxpr with the branch of a platform in the place of all others, which may have what
+    JAX does not export (cuDNN's attention, where the step is lowered for TPUs).
+    """
+    made = []
+    for equation in flat.equations:
+        bodies = [replace(b, flat=_lowered_for(b.flat, platform)) for b in equation.bodies]
+        choices = equation.eqn.params.get("branches_platforms")
+        if choices:
+            index = next(n for n, names in enumerate(choices) if names is None or platform in names)
+            bodies = [bodies[index]] * len(bodies)
+        made.append(replace(equation, bodies=tuple(bodies)))
+    return replace(flat, equations=tuple(made))
 
 
 def _as_function(closed_jaxpr: Any) -> Callable[..., list[Any]]:

@@ -152,25 +152,25 @@ class _Search:
 
     def best(self) -> Outcome:
         """The best outcome of all, the plain step's among them."""
-        best, refused = self._on_the_device()
+        policy = default_policy()
+        share = policy.lever_device_share if self.allows("offload") else 1.0
+        best, refused = self._on_the_device(self.deadline.share(share))
         if self.allows("offload") and not self._gains_nothing(best, "offload"):
             best = self._with_offload(best)
         return replace(best, warnings=(*best.warnings, *refused))
 
-    def _on_the_device(self) -> tuple[Outcome, tuple[str, ...]]:
+    def _on_the_device(self, deadline: Deadline) -> tuple[Outcome, tuple[str, ...]]:
         """The best outcome with all state on the device, and why microbatches were refused."""
         both = self.allows("accumulate") and self.allows("remat")
         best = self._with_remat(
-            self.plain, self.deadline.share(default_policy().lever_remat_share if both else 1.0)
+            self.plain, deadline.share(default_policy().lever_remat_share if both else 1.0)
         )
         before, refused = self.plain, ()
         for count in self._microbatch_counts():
-            if self.deadline.is_over or self._gains_nothing(best, "accumulate"):
+            if deadline.is_over or self._gains_nothing(best, "accumulate"):
                 break
             try:
-                outcome = self.planned(
-                    _Choice(microbatches=count), self.plain.workload, self.deadline
-                )
+                outcome = self.planned(_Choice(microbatches=count), self.plain.workload, deadline)
             except NotSeparableError as error:
                 if "accumulate" in self.options.levers and before is self.plain:
                     raise
@@ -179,7 +179,7 @@ class _Search:
             best = min(best, outcome, key=self.key)
             if not _memory_decides(outcome):
                 break
-            best = min(best, self._with_remat(outcome, self.deadline), key=self.key)
+            best = min(best, self._with_remat(outcome, deadline), key=self.key)
             if not self.fits(outcome) and _peak(outcome) > (
                 1 - default_policy().lever_least_fall
             ) * _peak(before):
@@ -197,7 +197,8 @@ class _Search:
             asked = "offload" in self.options.levers
             told = (f"no state is kept in the host's memory: {why}",) if asked else ()
             return replace(best, warnings=(*best.warnings, *told))
-        for base in (self.plain, best)[: 1 + (best.levers is not None)]:
+        # With what the other levers leave it is the more likely to fit.
+        for base in (best, self.plain)[: 1 + (best.levers is not None)]:
             if self.deadline.is_over:
                 break
             choice = replace(_Choice.of(base), offload=leaves)

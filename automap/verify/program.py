@@ -75,7 +75,7 @@ class PlannedProgram:
 
     def exported(self, platform: Platform) -> ExportedStep:
         """The step as planned, on all devices. Raises `InputError` for what cannot be exported."""
-        step, inputs = self._planned()
+        step, inputs = self._planned(platform)
         return export_program(step, inputs, platform)
 
     def traced(self) -> jax.stages.Traced:
@@ -104,11 +104,13 @@ class PlannedProgram:
             abstract_device=planned_tpu(self.plan),
         )
 
-    def _planned(self) -> tuple[Any, list[Any]]:
-        """The jitted step with the plan's shardings, and its abstract inputs."""
+    def _planned(self, platform: Platform | None = None) -> tuple[Any, list[Any]]:
+        """The jitted step with the plan's shardings, and its abstract inputs; of choices by
+        platform what is lowered for the one that is given.
+        """
         shardings, mesh = self.shardings, self._mesh
         constraints = {c.at: PartitionSpec(*c.spec) for c in self.plan.constraints}
-        flat = self.reemitter.constrained(constraints, mesh, names="sites")
+        flat = self.reemitter.constrained(constraints, mesh, names="sites", platform=platform)
         step = jax.jit(
             self._hosted.around(flat),
             out_shardings=named_shardings(mesh, shardings.outputs, shardings.hosted_outputs),

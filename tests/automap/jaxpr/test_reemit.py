@@ -8,11 +8,15 @@ import sys
 import jax
 from jax.extend import core
 import jax.numpy as jnp
+from jax.sharding import AbstractMesh
 import numpy as np
 import pytest
 
+from automap.jaxpr.flatten import equations, flatten
 from automap.jaxpr.reemit import Reemitter
 from automap.jaxpr.sites import parse_site, scope_name
+from automap.step.step import traced_call
+from models.llama import llama_tiny
 
 
 BIG = np.linspace(-1.0, 1.0, 32, dtype=np.float32).reshape(4, 8)
@@ -242,3 +246,26 @@ def test_the_same_in_every_process():
     first = probe("1", "0.0")
     assert probe("2", "0.0") == first
     assert probe("1", "1.0")[0] != first[0]
+
+
+def test_of_a_choice_by_platform_one_branch_is_emitted_for_it():
+    """cuDNN's attention, which JAX does not export, is not in what is lowered for others; a kernel
+    of Pallas is in the `shard_map` that runs it on each device.
+    """
+
+    def kernels(platform):
+        flat = flatten(jax.make_jaxpr(constrained(platform))(*call.jaxpr.in_avals), {})
+        names = {e.eqn.primitive.name for e in equations(flat)}
+        return {n.split("_wrapper")[0] for n in names if n.startswith(("dot_product_a", "shard"))}
+
+    def constrained(platform):
+        return reemitter.constrained({}, mesh, names="sites", platform=platform)
+
+    step, args = llama_tiny(batch=8, seq=128, dtype="bfloat16", attention="flash")
+    call = traced_call(step, args, {})
+    reemitter, mesh = Reemitter(call.jaxpr), AbstractMesh((2,), ("data",))
+    cudnn = {"dot_product_attention_fwd", "dot_product_attention_bwd"}
+    assert kernels(None) == {"shard_map"} | cudnn
+    assert kernels("tpu") == {"shard_map"}
+    assert kernels("cuda") == cudnn
+    assert not kernels("cpu")

@@ -2,11 +2,15 @@
 is no cuDNN: its rule, and its work against a count of the pairs of positions.
 """
 
+import importlib
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap import jax_compat
 from automap.errors import InputError
 from automap.jax_compat import lacks_cudnn
 from automap.program import trace_step
@@ -96,3 +100,18 @@ def test_outside_of_a_trace_cudnn_is_missing_as_before():
         )
     except RuntimeError as error:
         assert lacks_cudnn(error)  # noqa: PT017 - with cuDNN there is nothing to raise
+
+
+def test_the_plugin_without_the_library_is_as_neither(monkeypatch):
+    """As with the CUDA plugin's wheel on a machine that has no cuDNN."""
+
+    def version():
+        raise RuntimeError("cuDNN not found.")
+
+    versions = types.SimpleNamespace(cudnn_get_version=version)
+    monkeypatch.setattr(importlib.import_module(jax_compat._CUDNN), "cuda_versions", versions)
+    with jax_compat.cudnn_assumed():
+        jax.eval_shape(
+            lambda q: jax.nn.dot_product_attention(q, q, q, implementation="cudnn"), QUERY
+        )
+    assert lacks_cudnn(RuntimeError("cuDNN not found."))
