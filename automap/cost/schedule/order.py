@@ -9,7 +9,10 @@ has left its loops (`automap.cost.edges.sums`) is ready after the last of them.
 
 SPARE kernels are those that no other waits for: products that make gradients, and what only the end
 of a loop reads, as the stacking of residuals. They may run at any time from when their data is
-there to the end of the loop. LATE kernels are those of the update: they wait for sums, and only the
+there to the end of the loop. Products of one operand that make gradients in a loop are one product,
+as XLA:GPU merges them (dot_merger.cc), and stand where the last of them does: a sum of one of them
+is not ready before                                                          -> in: `_merged`
+LATE kernels are those of the update: they wait for sums, and only the
 end of the step and the gathers of what they make wait for them. Neither of them makes data for the
 others.
 """
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.edges import Edges
+from automap.cost.edges.loops import innermost_loops
 from automap.program.problem import Problem
 from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase
@@ -55,7 +59,8 @@ class Order:
 
     `op` is what stands there; `row` is the kernel's, -1 for loops; `trips` how often it runs in a
     step; `data_at` is the boundary at which what it reads has been made, but for what LATE kernels
-    make. `loop` [boundaries] is the slot that enters the innermost loop around, -1 for none.
+    make; `merged` is the last slot of those that are one product, of others their own. `loop`
+    [boundaries] is the slot that enters the innermost loop around, -1 for none.
     """
 
     kind: np.ndarray
@@ -63,6 +68,7 @@ class Order:
     row: np.ndarray
     trips: np.ndarray
     data_at: np.ndarray
+    merged: np.ndarray
     loop: np.ndarray
     operands: Places
     results: Places
@@ -78,6 +84,7 @@ def program_order(
 ) -> Order:
     """Slots of a program, and the places of its edges; `position` [ops] is the schedule."""
     graph = problem.graph
+    position = _merged(problem, position)
     slots = [
         (
             int(position[k.op]),
@@ -102,12 +109,17 @@ def program_order(
     # wait for it.
     made_at = _made_at(graph, position, set(columns[columns[:, 1] != LATE, 4].tolist()))
     data = [max((made_at[v] for v in graph.ops[op].inputs), default=-1) for op in columns[:, 4]]
+    # Slots at one place are one product, which waits for what any of them reads.
+    merged = np.searchsorted(at, at, side="right") - 1
+    latest = np.array(data, np.int64)
+    np.maximum.at(latest, merged, data)
     return Order(
         kind=columns[:, 1],
         op=columns[:, 4],
         row=columns[:, 2],
         trips=columns[:, 3],
-        data_at=np.searchsorted(at, np.array(data, np.int64), side="right"),
+        data_at=np.searchsorted(at, latest[merged], side="right"),
+        merged=merged,
         loop=_loops(columns[:, 1]),
         operands=_places(operands, *_operand_positions(problem, operands, position), at),
         results=_places(
@@ -135,16 +147,44 @@ def _kind(problem: Problem, op: Op, index: int) -> int:
     graph = problem.graph
     if _is_late(problem, index):
         return LATE
-    # A product in the backward pass whose result is of a parameter: its weight gradient.
-    is_gradient = (
-        op.opcode in CONTRACTIONS
-        and problem.phases[index] == Phase.BACKWARD
-        and problem.storage.side[op.outputs[0]] != Side.NONE
-    )
+    is_gradient = _is_gradient(problem, op, index)
     readers = {user for value in op.outputs for user in graph.users[value]}
     # Only the end of a loop reads it.
     is_carried = bool(readers) and all(graph.ops[user].opcode == LOOP_EXIT for user in readers)
     return SPARE if is_gradient or is_carried else KERNEL
+
+
+def _is_gradient(problem: Problem, op: Op, index: int) -> bool:
+    """Whether an op is a product of the backward pass whose result is of a parameter."""
+    return (
+        op.opcode in CONTRACTIONS
+        and problem.phases[index] == Phase.BACKWARD
+        and problem.storage.side[op.outputs[0]] != Side.NONE
+    )
+
+
+def _merged(problem: Problem, position: np.ndarray) -> np.ndarray:
+    """`position` [ops] with that of the last of those products of one operand that are one.
+
+    XLA leaves apart those of which each has more than 64 MiB on a device, which is not looked at.
+    """
+    graph, loops = problem.graph, innermost_loops(problem.graph)
+    merged = position.copy()
+    # A product is of one group only, the first that another one is of too.
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, op in enumerate(graph.ops):
+        dot = op.instruction.attributes.dot
+        if dot is not None and loops[index] >= 0 and _is_gradient(problem, op, index):
+            sides = (dot.lhs_contracting, dot.rhs_contracting)
+            for side, contracting in enumerate(sides):
+                key = (loops[index], side, op.inputs[side], *contracting)
+                groups.setdefault(key, []).append(index)
+    seen = set[int]()
+    for members in groups.values():
+        if len(members) > 1 and seen.isdisjoint(members):
+            seen.update(members)
+            merged[members] = position[members].max()
+    return merged
 
 
 def _is_late(problem: Problem, op: int) -> bool:

@@ -58,7 +58,7 @@ def device_work(
         for chosen in (order.kind == SPARE, order.kind == LATE)
     )
     backlog, renewed, prefetch = np.zeros((3, n))
-    sum_at = np.full(len(order.kind), -1)
+    sum_at = np.full(len(order.kind), n)
     data_at = order.data_at.copy()
     urgent: list[tuple[np.ndarray, ...]] = []
     is_late = collectives.phase == Phase.UPDATE
@@ -90,7 +90,7 @@ def device_work(
             if into is backlog:
                 makes = places.ready[at] - 1
                 is_spare = order.kind[makes] == SPARE
-                sum_at[makes[is_spare]] = boundary[at][is_spare]
+                np.minimum.at(sum_at, makes[is_spare], boundary[at][is_spare])
                 # What reads a sum comes after it: at the end of the loop, as the sum does.
                 data_at[np.isin(order.data_at, places.ready[at])] = n
             # Several collectives may stand at one boundary: `.at` adds all of them.
@@ -102,7 +102,8 @@ def device_work(
         kind=order.kind,
         seconds=slot_seconds,
         data_at=data_at,
-        sum_at=sum_at,
+        # Several that are one product make what all their sums add up.
+        sum_at=np.where(sum_at < n, sum_at, -1)[order.merged],
         spare=spare,
         late=late,
         backlog=backlog,

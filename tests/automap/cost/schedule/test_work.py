@@ -16,6 +16,15 @@ from automap.topology.mesh import Mesh
 from models import gpt
 
 
+def _gradients_in_loop(order, graph, in_loop):
+    """The slots of products by the operand that they share with others, None for those alone."""
+    inputs = [set(graph.ops[op].inputs) for op in order.op[in_loop]]
+    shared = [
+        next((v for v in mine if sum(v in each for each in inputs) > 1), None) for mine in inputs
+    ]
+    return dict(zip(in_loop.tolist(), shared, strict=True))
+
+
 def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after():
     step, args = gpt.gpt(replace(gpt.TINY, depth=4, layers="scanned"), batch=16, seq=16).target
     problem = trace_step(step, args, platform="cuda").problem
@@ -39,8 +48,16 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
     in_loop = summed[order.loop[summed] >= 0]
     # Queries, keys, values, and the three other weights of a layer.
     assert len(in_loop) == 6
-    assert work.sum_at[in_loop].tolist() == (in_loop + 1).tolist()
-    assert (work.backlog[in_loop + 1] > 0).all()
+    # Those of queries, keys and values read the same activations and are one product: all of them
+    # come before the first of their sums.
+    shared = _gradients_in_loop(order, problem.graph, in_loop)
+    together = [slot for slot, value in shared.items() if value is not None]
+    assert len(together) == 3 and len({shared[slot] for slot in together}) == 1
+    assert np.ptp(together) == 2
+    last = [max(together) if slot in together else slot for slot in in_loop.tolist()]
+    assert work.sum_at[in_loop].tolist() == (np.array(last) + 1).tolist()
+    assert len(set(work.data_at[together])) == 1
+    assert (work.backlog[np.array(last) + 1] > 0).all()
     # What reads one of these stacks its sum: nothing else of the loop waits for it.
     stacks = np.isin(order.data_at, in_loop + 1) & (order.kind == SPARE)
     assert stacks.any()
