@@ -8,6 +8,7 @@ local search    one boundary after the other is moved to its best point and unit
                 fits, from the partition of the least memory
 """
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from automap.deadline import Deadline
 from automap.numba_jit import Array, compiled
 from automap.pipeline.arrays import Arrays, divisible
-from automap.pipeline.solvers.exact import Partition, Solved, solve
+from automap.pipeline.solvers.exact import MOST_WORK, Partition, Solved, solve
 from automap.pipeline.solvers.stage_options import replicated_options, smallest_stages
 from automap.pipeline.value import price, price_partition
 
@@ -82,10 +83,15 @@ def improve(arrays: Arrays, start: Partition) -> Partition:
     return _partition(arrays, cuts, device_cuts)
 
 
-def optimum(arrays: Arrays, stages: int, bound_seconds: float = np.inf, seed: int = 0) -> Solved:
-    """The exact solver, with local search for a first bound."""
-    start = local_search(arrays, stages, seed)
-    return solve(arrays, stages, min(bound_seconds, start.seconds if start else np.inf))
+def optimum(arrays: Arrays, stages: int, most_work: int = MOST_WORK) -> Solved:
+    """The exact solver, with local search for a first bound, which is the best if the solver gives
+    up before it has a better one.
+    """
+    start = local_search(arrays, stages)
+    solved = solve(arrays, stages, start.seconds if start else np.inf, most_work=most_work)
+    if solved.best is None and start is not None and np.isfinite(start.seconds):
+        return replace(solved, best=start)
+    return solved
 
 
 def _partition(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> Partition:

@@ -123,6 +123,20 @@ def test_an_overflowed_run_is_not_called_proven():
     assert not solve(arrays, 4, most_tails=(1024,), most_work=10).proven
 
 
+def test_a_solver_that_gives_up_leaves_what_local_search_had():
+    arrays = random_arrays(1, GPIPE, points=24, topology="2x4xv100", microbatches=8)
+    arrays = arrays._replace(memory_limit_bytes=np.inf)
+    found, start = optimum(arrays, 4, most_work=10), local_search(arrays, 4)
+    assert not found.proven
+    assert found.best is not None and start is not None
+    assert found.best.seconds == start.seconds
+    # What fits nowhere is proven not to, and stays without a partition.
+    nowhere = optimum(
+        arrays._replace(state_bytes=arrays.state_bytes + 2.0, memory_limit_bytes=1.0), 4
+    )
+    assert nowhere.proven and nowhere.best is None
+
+
 def test_no_partition_in_more_stages_than_there_are_points_or_units():
     arrays = random_arrays(0, GPIPE, points=3)
     assert solve(arrays, 5).best is None
