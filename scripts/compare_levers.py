@@ -1,202 +1,53 @@
-"""Plans with levers under less and less memory, beside what people use, and by the compilers.
+"""Plans with one lever under less and less memory, by the evaluator and by the compilers.
 
-    python -m scripts.compare_levers -o docs/reports/levers.md                    the frontier
     python -m scripts.compare_levers -o docs/reports/levers.md --microbatches     with accumulation
     python -m scripts.compare_levers -o docs/reports/levers.md --compiler tpu     and its memory
     python -m scripts.compare_levers -o docs/reports/levers.md --compiler gpu --offload
                                                                   and that with state offloaded
 
-Small variants of four models, their layers in a loop. A limit is a share of what the fastest plan
-needs that memory does not limit. "none", "full" and "minimal" are the best preset that fits, of the
-step as it is, with nothing kept of each layer, and with its products (MaxText's policies). With
-`--microbatches` it is GPT with accumulation alone and with rematerialization, to the least that is
-possible. With `--compiler` the plan without a limit and those with either lever are compiled ahead
-of time; with `--offload` too of a wider GPT of few samples, whose optimizer state decides, and of
-the small models, whose kept values do.
+Models are those of `scripts.lever_models`; a limit is a share of what the fastest plan needs that
+memory does not limit. With `--microbatches` it is GPT with accumulation alone and with
+rematerialization, to the least that is possible. With `--compiler` the plan without a limit and
+those with either lever are compiled ahead of time; with `--offload` too of a wider GPT of few
+samples, whose optimizer state decides, and of the small models, whose kept values do. Beside what
+people use all levers stand in `scripts.lever_frontier`.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal
+from typing import Final
 
 import click
 import jax
 from rich.progress import track
 
 from automap.choices import CompilerName
-from automap.config import Options, read_options
 from automap.errors import CompilerError
-from automap.jaxpr.blocks import block_groups
-from automap.plan.levers import LeversRecord, WithoutLeversRecord
 from automap.planner.levers import find_with_levers
-from automap.planner.rebuild import levered_workload
 from automap.planner.records import Outcome, build_plan
-from automap.planner.remat import KeptValues, keep_nothing, keep_products, remat_records
 from automap.planner.sharding import find
-from automap.program.trace import Workload, trace_step
+from automap.program.trace import trace_step
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.topology import get_topology
 from automap.topology.model import Topology
-from models.gpt import GptConfig, gpt
-from models.moe import MoeConfig, moe
-from models.t5 import T5Config, t5
-from models.training import TrainStep
-from models.vit import VitConfig, vit
+from scripts.lever_models import MODELS, OFFLOADED, SEARCH, milliseconds
 from scripts.tables import made_by, markdown, replace_table
 from scripts.witnesses import compile_witness
 
 
-SHARES: Final = (1.0, 0.7, 0.5, 0.35)
 MICROBATCH_SHARES: Final = (0.7, 0.5, 0.35, 0.25, 0.18, 0.12)
 COMPILED_SHARE: Final = 0.5
 _TOPOLOGIES: Final = {"tpu": "v5e:2x2", "gpu": "4xh100"}
 _MICROBATCH_LEVERS: Final = (("accumulate",), ("accumulate", "remat"))
-_SEARCH: Final = read_options(strategy="greedy", budget=60.0, levers="remat")
-
-
-def _gpt() -> TrainStep:
-    sizes = GptConfig(depth=6, d_model=512, heads=8, positions=512, vocab=8192, layers="scanned")
-    return gpt(sizes, batch=32, seq=512, dtype="bfloat16")
-
-
-def _wide_gpt(layers: Literal["scanned", "unrolled"]) -> TrainStep:
-    sizes = GptConfig(depth=8, d_model=1024, heads=16, positions=512, vocab=8192, layers=layers)
-    return gpt(sizes, batch=8, seq=256, dtype="bfloat16")
-
-
-def _t5() -> TrainStep:
-    sizes = T5Config(
-        depth=4, d_model=512, d_kv=64, d_ff=2048, heads=8, vocab=8192, layers="scanned"
-    )
-    return t5(sizes, batch=32, seq=512, dtype="bfloat16")
-
-
-def _moe() -> TrainStep:
-    sizes = MoeConfig(
-        depth=4,
-        d_model=512,
-        heads=8,
-        experts=8,
-        room=1.25,
-        positions=512,
-        vocab=8192,
-        layers="scanned",
-    )
-    return moe(sizes, batch=16, seq=512, dtype="bfloat16")
-
-
-def _vit() -> TrainStep:
-    sizes = VitConfig(depth=6, d_model=512, heads=8, layers="scanned")
-    return vit(sizes, batch=64, dtype="bfloat16")
-
-
-MODELS: Final = {"GPT": _gpt, "T5": _t5, "MoE": _moe, "ViT": _vit}
-OFFLOADED: Final = {
-    "GPT, layers in a loop": partial(_wide_gpt, "scanned"),
-    "GPT, layers apart": partial(_wide_gpt, "unrolled"),
-    "GPT of many samples": _gpt,
-    "T5 of many samples": _t5,
-    "ViT of many samples": _vit,
-}
 OFFLOAD_SHARES: Final = (0.8, 0.6)
-_Policy = Callable[[list], KeptValues]
-POLICIES: Final[dict[str, _Policy | None]] = {
-    "none": None,
-    "full": keep_nothing,
-    "minimal": keep_products,
-}
-
-
-@dataclass(frozen=True)
-class Frontier:
-    """One model: its fastest plan, and the outcome with levers at each share of its memory, with
-    the step of each policy's best preset that fits.
-    """
-
-    name: str
-    fastest: Outcome
-    at_share: dict[float, tuple[Outcome, dict[str, float]]]
-
-
-def _policies(workload: Workload, topology: Topology) -> Iterator[tuple[str, Workload]]:
-    """The step with what people use."""
-    assert workload.reemitter is not None  # noqa: S101 - it was traced
-    groups = block_groups(workload.reemitter.flat)
-    without = WithoutLeversRecord(step_seconds=0.0, peak_bytes=0, fits=False)
-    for name, keep in POLICIES.items():
-        if keep is None:
-            yield name, workload
-            continue
-        records = remat_records(groups, keep(groups))
-        levers = LeversRecord(remat=records, recompute_seconds=0.0, without=without)
-        yield name, levered_workload(workload, levers, topology.platform)
-
-
-def frontier(name: str, topology: Topology, shares: tuple[float, ...]) -> Frontier:
-    """The frontier of a model on a machine."""
-    model = MODELS[name]()
-    workload = trace_step(*model.target, platform=topology.platform, target=name)
-    fastest = find(workload, topology, replace(_SEARCH, levers=()))
-    policies = dict(_policies(workload, topology))
-    at_share = {}
-    for share in shares:
-        options = replace(_SEARCH, memory_limit_bytes=share * fastest.best.estimate.peak_bytes)
-        steps = {
-            policy: _fastest_preset(other, topology, options) for policy, other in policies.items()
-        }
-        at_share[share] = find_with_levers(workload, topology, options), steps
-    return Frontier(name, fastest, at_share)
-
-
-def _fastest_preset(workload: Workload, topology: Topology, options: Options) -> float:
-    """Seconds of the best preset that fits; inf where none does."""
-    # A preset's own price takes no search.
-    alone = replace(options, preset="data-parallel", levers=())
-    context = find(workload, topology, alone).context
-    fitting = [
-        preset.estimate.step_seconds
-        for preset in context.best_per_preset.values()
-        if context.objective.fits(preset.estimate)
-    ]
-    return min(fitting, default=float("inf"))
-
-
-def _milliseconds(seconds: float) -> str:
-    return "-" if seconds == float("inf") else f"{seconds * 1e3:.2f}"
-
-
-def frontier_table(frontiers: list[Frontier]) -> str:
-    """Step over memory."""
-    header = ["model", "share", "limit GiB", "with levers ms", "peak GiB"]
-    rows = []
-    for each in frontiers:
-        for share, (outcome, steps) in each.at_share.items():
-            limit = share * each.fastest.best.estimate.peak_bytes
-            estimate = outcome.best.estimate
-            fits = outcome.context.objective.fits(estimate)
-            with_levers = _milliseconds(estimate.step_seconds) if fits else "-"
-            used = "" if outcome.levers is None else "*"
-            rows.append(
-                [
-                    each.name,
-                    f"{share:.0%}",
-                    f"{limit / 2**30:.2f}",
-                    with_levers + (used if fits else ""),
-                    f"{estimate.peak_bytes / 2**30:.2f}",
-                    *(_milliseconds(steps[policy]) for policy in POLICIES),
-                ]
-            )
-    return markdown([*header, *(f"{policy} ms" for policy in POLICIES)], rows)
 
 
 def microbatches_table(name: str, topology: Topology) -> str:
     """Step over memory with accumulation, alone and with rematerialization."""
     workload = trace_step(*MODELS[name]().target, platform=topology.platform, target=name)
-    fastest = find(workload, topology, replace(_SEARCH, levers=())).best.estimate
+    fastest = find(workload, topology, replace(SEARCH, levers=())).best.estimate
     header = ["model", "share", "limit GiB"]
     rows = []
     for levers in _MICROBATCH_LEVERS:
@@ -205,13 +56,13 @@ def microbatches_table(name: str, topology: Topology) -> str:
         limit = share * fastest.peak_bytes
         cells = [name, f"{share:.0%}", f"{limit / 2**30:.2f}"]
         for levers in _MICROBATCH_LEVERS:
-            options = replace(_SEARCH, memory_limit_bytes=limit, levers=levers)
+            options = replace(SEARCH, memory_limit_bytes=limit, levers=levers)
             outcome = find_with_levers(workload, topology, options)
             estimate = outcome.best.estimate
             fits = outcome.context.objective.fits(estimate)
             count = 1 if outcome.levers is None else outcome.levers.microbatches
             cells += [
-                _milliseconds(estimate.step_seconds) if fits else "-",
+                milliseconds(estimate.step_seconds) if fits else "-",
                 f"{count}",
                 f"{estimate.peak_bytes / 2**30:.2f}",
             ]
@@ -226,12 +77,12 @@ def memory_table(names: list[str], topology: Topology) -> str:
     for name in track(names, "compiling"):
         workload = trace_step(*MODELS[name]().target, platform=topology.platform, target=name)
         call = traced_call(*MODELS[name]().target)
-        fastest = find(workload, topology, replace(_SEARCH, levers=()))
+        fastest = find(workload, topology, replace(SEARCH, levers=()))
         limit = COMPILED_SHARE * fastest.best.estimate.peak_bytes
         before = _bytes_of(name, "fastest", fastest, call)
         rows += _cells(name, "fastest", before)
         for lever in ("remat", "accumulate"):
-            options = replace(_SEARCH, memory_limit_bytes=limit, levers=(lever,))
+            options = replace(SEARCH, memory_limit_bytes=limit, levers=(lever,))
             outcome = find_with_levers(workload, topology, options)
             after = _bytes_of(name, lever, outcome, call)
             rows += _cells(name, lever, after)
@@ -257,14 +108,14 @@ def offload_table(topology: Topology) -> str:
         target = model().target
         workload = trace_step(*target, platform=topology.platform, target=name)
         call = traced_call(*target)
-        fastest = find(workload, topology, replace(_SEARCH, levers=()))
+        fastest = find(workload, topology, replace(SEARCH, levers=()))
         before = _bytes_of(name, "fastest", fastest, call)
         rows += [
             [*row, "0.00", *_seconds(fastest, call)] for row in _cells(name, "fastest", before)
         ]
         for share in OFFLOAD_SHARES:
             limit = share * fastest.best.estimate.peak_bytes
-            options = replace(_SEARCH, memory_limit_bytes=limit, levers=("offload",))
+            options = replace(SEARCH, memory_limit_bytes=limit, levers=("offload",))
             outcome = find_with_levers(workload, topology, options)
             after = _bytes_of(name, f"{share:.0%}", outcome, call)
             levers = build_plan(outcome).levers
@@ -281,7 +132,7 @@ def offload_table(topology: Topology) -> str:
 def _seconds(outcome: Outcome, call: TracedCall) -> list[str]:
     estimate, step = outcome.best.estimate, compile_witness(outcome, call).step
     compiled = float("inf") if step is None else step.seconds
-    return [_milliseconds(s) for s in (estimate.step_seconds, estimate.host_seconds, compiled)]
+    return [milliseconds(s) for s in (estimate.step_seconds, estimate.host_seconds, compiled)]
 
 
 def _bytes_of(
@@ -323,14 +174,14 @@ def main(
     jax.config.update("jax_platforms", "cpu")
     names = [name for name in MODELS if not only or name in only]
     topology = get_topology(_TOPOLOGIES[compiler or "tpu"])
-    mark = "microbatches" if microbatches else compiler or "frontier"
+    if not compiler and not microbatches:
+        raise click.UsageError("give --microbatches or --compiler")
+    mark = "microbatches" if microbatches else str(compiler)
     if offload:
         mark = f"offload on {compiler or 'tpu'}"
         table = offload_table(topology)
     elif microbatches:
         table = microbatches_table("GPT", topology)
-    elif compiler is None:
-        table = frontier_table([frontier(n, topology, SHARES) for n in track(names, "planning")])
     else:
         table = memory_table(names, topology)
     if output is None:

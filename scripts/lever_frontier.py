@@ -1,0 +1,329 @@
+"""Plans with levers beside what people use, under less and less memory: the step over memory.
+
+    python -m scripts.lever_frontier --kept rows.jsonl -o docs/reports/levers.md
+    python -m scripts.lever_frontier --kept rows.jsonl --compiler gpu -o docs/reports/levers.md
+
+Small variants of four models, and Llama 3 8B at its context length on four machines. A limit is a
+share of what the fastest plan needs that memory does not limit, of Llama 3 8B a share of the
+device's memory; the last one, "least", is the least memory that any plan was found for: that of a
+search that is allowed one byte. Beside the plan with levers stand "none", "full" and "minimal", the
+best preset that fits of the step as it is, with nothing kept of each layer, and with its products
+(MaxText's policies).
+
+With `--compiler` the plans of the rows that there are on machines of that compiler are compiled
+ahead of time, those with levers and the presets (extras `tpu`, `gpu-compiler`). Rows are kept as
+they are made, and a second run goes on; `--show` makes the tables of those that there are.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+import json
+from pathlib import Path
+import time
+from typing import Any, Final
+
+import click
+import jax
+
+import automap
+from automap.choices import CompilerName
+from automap.config import Options
+from automap.errors import AutomapError
+from automap.planner.levers import find_with_levers
+from automap.planner.records import Outcome, build_plan
+from automap.planner.sharding import find
+from automap.program.trace import Workload, trace_step
+from automap.step.step import traced_call
+from automap.topology import get_topology
+from automap.topology.model import Topology
+from automap.verify.cache import default_folder
+from automap.verify.compilers import COMPILER_BY_PLATFORM
+from automap.verify.compiling import ask
+from automap.verify.program import planned_program
+from scripts.lever_models import (
+    LARGE,
+    LLAMA,
+    MODELS,
+    POLICIES,
+    SEARCH,
+    Model,
+    best_preset,
+    milliseconds,
+    policy_steps,
+    preset_outcome,
+)
+from scripts.tables import made_by, markdown, replace_table
+
+
+COMMAND: Final = "python -m scripts.lever_frontier"
+LEAST: Final = "least"
+_SHARES: Final = ("100%", "70%", "50%", "35%", LEAST)
+_LARGE_SHARES: Final = ("100%", "60%", LEAST)
+_ALL_LEVERS: Final = ("accumulate", "offload", "remat")
+_LARGE_SECONDS: Final = 120.0
+_COMPILE_SECONDS: Final = 900.0
+_WITH_LEVERS: Final = "with levers"
+_MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(MODELS, ("v5e:2x2",)),
+    LLAMA: ("v5e:4x4", "v6e:2x4", "8xh100", "8xa100"),
+}
+_ALL_MODELS: Final[Mapping[str, Model]] = {**MODELS, **LARGE}
+
+
+@dataclass
+class Plan:
+    """One plan of a row; `plan` is its file; what a compiler was not asked or did not say is
+    None."""
+
+    seconds: float
+    peak_bytes: float
+    plan: dict[str, Any]
+    compiled_seconds: float | None = None
+    compiled_bytes: float | None = None
+    refusal: str = ""
+
+
+@dataclass
+class Row:
+    """A limit of a model on a machine; `plans` are those with levers and of each policy that fits;
+    `search_seconds` are of the clock.
+    """
+
+    model: str
+    machine: str
+    share: str
+    limit_bytes: float
+    search_seconds: float
+    plans: dict[str, Plan] = field(default_factory=dict)
+    compiler: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells rows apart."""
+        return self.model, self.machine, self.share
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model on a machine."""
+
+    model: str
+    machine: str
+
+    @property
+    def topology(self) -> Topology:
+        """The machine."""
+        return get_topology(self.machine)
+
+    @property
+    def shares(self) -> Sequence[str]:
+        """The limits."""
+        return _LARGE_SHARES if self.model in LARGE else _SHARES
+
+    @property
+    def options(self) -> Options:
+        """Of the search with levers."""
+        seconds = _LARGE_SECONDS if self.model in LARGE else SEARCH.budget_seconds
+        # Samples of a mixture of experts are mixed by the loss that balances the experts.
+        levers = _ALL_LEVERS[1:] if self.model.startswith("MoE") else _ALL_LEVERS
+        return replace(SEARCH, levers=levers, budget_seconds=seconds)
+
+    def traced(self) -> Workload:
+        """The step."""
+        target = _ALL_MODELS[self.model]().target
+        return trace_step(*target, platform=self.topology.platform, target=self.model)
+
+    def whole_bytes(self, workload: Workload) -> float:
+        """What shares are of."""
+        if self.model in LARGE:
+            return self.topology.device.memory_bytes
+        return find(workload, self.topology, replace(SEARCH, levers=())).best.estimate.peak_bytes
+
+
+def _searched(case: Case, workload: Workload, share: str) -> tuple[float, Outcome]:
+    """The limit, and the best outcome with levers."""
+    if share != LEAST:
+        limit = float(share.rstrip("%")) / 100 * case.whole_bytes(workload)
+        options = replace(case.options, memory_limit_bytes=limit)
+        return limit, find_with_levers(workload, case.topology, options)
+    smallest = find_with_levers(
+        workload, case.topology, replace(case.options, memory_limit_bytes=1.0)
+    )
+    limit = smallest.best.estimate.peak_bytes
+    options = replace(case.options, memory_limit_bytes=limit)
+    again = find_with_levers(workload, case.topology, options)
+    # Of both, by the limit: the first one keeps to it in any case.
+    return limit, min(
+        (smallest, again), key=lambda outcome: again.context.objective.key(outcome.best.estimate)
+    )
+
+
+def _outcomes(case: Case, share: str) -> tuple[float, Iterator[tuple[str, Outcome]]]:
+    """The limit, and by name the plans that fit."""
+    workload, topology = case.traced(), case.topology
+    limit, levered = _searched(case, workload, share)
+
+    def outcomes() -> Iterator[tuple[str, Outcome]]:
+        if levered.best.estimate.peak_bytes <= limit:
+            yield _WITH_LEVERS, levered
+        options = replace(SEARCH, memory_limit_bytes=limit)
+        for name, step in policy_steps(workload, topology):
+            preset = best_preset(step, topology, options)
+            if preset is not None:
+                yield name, preset_outcome(step, topology, options, preset.name)
+
+    return limit, outcomes()
+
+
+def _row(case: Case, share: str) -> Row:
+    begin = time.monotonic()
+    limit, outcomes = _outcomes(case, share)
+    row = Row(case.model, case.machine, share, limit, time.monotonic() - begin)
+    for name, outcome in outcomes:
+        record, estimate = build_plan(outcome), outcome.best.estimate
+        row.plans[name] = Plan(
+            estimate.step_seconds,
+            estimate.peak_bytes,
+            automap.Plan.from_record(record).to_json(),
+        )
+    return row
+
+
+def _compiled(row: Row, compiler: CompilerName) -> Row:
+    """The row with what a compiler makes of its plans."""
+    call = traced_call(*_ALL_MODELS[row.model]().target)
+    for plan in row.plans.values():
+        record = automap.Plan.from_json(plan.plan)
+        try:
+            witness = ask(
+                planned_program(record, call),
+                compiler,
+                timeout_seconds=_COMPILE_SECONDS,
+                cache_folder=default_folder(),
+            )
+        except AutomapError as error:
+            plan.refusal = str(error)
+            continue
+        plan.compiled_bytes, plan.refusal = witness.peak_bytes, witness.refusal
+        plan.compiled_seconds = None if witness.step is None else witness.step.seconds
+    return replace(row, compiler=compiler)
+
+
+def _read(path: Path) -> dict[tuple[str, str, str], Row]:
+    rows = {}
+    for line in path.read_text().splitlines() if path.is_file() else ():
+        fields = json.loads(line)
+        plans = {name: Plan(**plan) for name, plan in fields.pop("plans").items()}
+        row = Row(**fields, plans=plans)
+        rows[row.key] = row
+    return rows
+
+
+def _write(path: Path, row: Row) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(row)) + "\n")
+
+
+_HEADER: Final = ("model", "machine", "share", "limit GiB", "with levers ms", "peak GiB", "levers")
+
+
+def frontier_table(rows: Sequence[Row]) -> str:
+    """Predicted steps."""
+    lines = []
+    for row in rows:
+        ours = row.plans.get(_WITH_LEVERS)
+        cells = [row.model, row.machine, row.share, f"{row.limit_bytes / 2**30:.2f}"]
+        cells += ["-"] * 3 if ours is None else _cells(ours)
+        others = (row.plans.get(policy) for policy in POLICIES)
+        cells += [milliseconds(plan and plan.seconds) for plan in others]
+        lines.append(cells)
+    return markdown([*_HEADER, *(f"{policy} ms" for policy in POLICIES)], lines)
+
+
+def _cells(plan: Plan) -> list[str]:
+    return [milliseconds(plan.seconds), f"{plan.peak_bytes / 2**30:.2f}", _short(plan)]
+
+
+def _short(plan: Plan) -> str:
+    """The levers of a plan in a few words."""
+    levers = automap.Plan.from_json(plan.plan).levers
+    if levers is None:
+        return "none"
+    parts = [f"{levers.microbatches} microbatches"] if levers.microbatches > 1 else []
+    parts += ["remat"] if levers.remat else []
+    waiting = any(row.memory == "host" for group in levers.remat for row in group.kept)
+    parts += ["kept values on the host"] if waiting else []
+    parts += [f"{len(levers.offload)} leaves on the host"] if levers.offload else []
+    return ", ".join(parts)
+
+
+def compiled_table(rows: Sequence[Row]) -> str:
+    """Steps by the compiler's schedule beside the predicted ones."""
+    header = ["model", "machine", "share", "plan", "step ms", "compiled ms", "peak GiB"]
+    lines = []
+    for row in rows:
+        for name, plan in row.plans.items():
+            compiled: Any = plan.compiled_bytes
+            lines.append(
+                [
+                    *row.key,
+                    name,
+                    milliseconds(plan.seconds),
+                    milliseconds(plan.compiled_seconds),
+                    f"{plan.peak_bytes / 2**30:.2f}",
+                    "-" if compiled is None else f"{compiled / 2**30:.2f}",
+                ]
+            )
+    return markdown([*header, "compiled GiB"], lines)
+
+
+@click.command(help=(__doc__ or "").splitlines()[0])
+@click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--kept", type=click.Path(path_type=Path, dir_okay=False), required=True)
+@click.option("--only", multiple=True, help="models and machines, by the beginning of their names")
+@click.option("--compiler", type=click.Choice(["tpu", "gpu"]), help="compile the plans")
+@click.option("--show", is_flag=True, help="only rows that there are")
+def main(
+    output: Path | None,
+    kept: Path,
+    only: tuple[str, ...],
+    compiler: CompilerName | None,
+    *,
+    show: bool,
+) -> None:
+    """Make the rows and their table."""
+    # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
+    jax.config.update("jax_platforms", "cpu")
+    known, rows = _read(kept), []
+    for model, machines in _MACHINES.items():
+        for case in (Case(model, machine) for machine in machines):
+            if only and not any(f"{case.model} {case.machine}".startswith(o) for o in only):
+                continue
+            for share in case.shares:
+                key = (case.model, case.machine, share)
+                if key not in known and not show:
+                    known[key] = _row(case, share)
+                    _write(kept, known[key])
+                row = known.get(key)
+                if row is None or (
+                    compiler and COMPILER_BY_PLATFORM[case.topology.platform] != compiler
+                ):
+                    continue
+                if compiler and not row.compiler and not show:
+                    row = _compiled(row, compiler)
+                    _write(kept, row)
+                rows.append(row)
+    table = frontier_table(rows) if compiler is None else compiled_table(rows)
+    if output is None:
+        click.echo(table)
+        return
+    flags = f" --compiler {compiler}" if compiler else ""
+    command = f"{COMMAND} --kept rows.jsonl{flags} -o {output}"
+    machine = f"jax {jax.__version__}, planned on a CPU host"
+    mark = f"frontier on {compiler}" if compiler else "frontier"
+    replace_table(output, made_by(command, machine) + table, mark)
+
+
+if __name__ == "__main__":
+    main()
