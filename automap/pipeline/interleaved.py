@@ -13,6 +13,8 @@ is the same for all cuts, and only its seconds change                         ->
 The search begins with the cuts of the least sum of squares of T, a stage's seconds of a microbatch,
 by a dynamic programme, and then moves one cut, or two, to the next places that are allowed, as long
 as the simulated step gets shorter                                            -> in: `best_cuts`
+Stages that are sharded inside are searched as replicas with other seconds and bytes
+                                                                        -> in: `Grouped.from_kind`
 It proves nothing. What no interleaved pipeline is below: each group does its passes and its sums of
 gradients one after the other, so with the mean over the groups
 
@@ -20,6 +22,7 @@ gradients one after the other, so with the mean over the groups
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product
 from typing import Final
 
@@ -29,9 +32,11 @@ from automap.deadline import Deadline
 from automap.pipeline.arrays import Arrays
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import Interleaved
+from automap.pipeline.schedules import Interleaved, Schedule
 from automap.pipeline.solvers.exact import Partition
+from automap.pipeline.solvers.stage_options import StageOptions
 from automap.pipeline.task_graph import StageSeconds, pipeline_tasks
+from automap.plan.pipeline import MOST_PASSES
 from automap.simulate.tasks import Tasks, simulate
 
 
@@ -90,6 +95,58 @@ def group_bytes(
         "activations": most / replicas,
         "temporaries": (working + entering) / replicas,
     }
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Stages of one kind on equal groups of its units, as arrays of replicas."""
+
+    arrays: Arrays
+    fabric: Fabric
+
+    @staticmethod
+    def from_kind(options: StageOptions, kind: int, arrays: Arrays, fabric: Fabric) -> "Grouped":
+        """The stages of a kind; `arrays` are those of replicas for as many microbatches."""
+        r, table = int(options.units[kind]), options.table[kind]
+        # Bytes that `share` devices have together, as if all of the group's devices did.
+        scale = r * arrays.unit_devices / float(options.share[kind])
+        entering = options.entering[table] * scale
+        sent = options.crossing[kind].max() / max(entering.max(), 1e-300)
+        layout, per_byte = options.layout[kind], np.zeros_like(arrays.transfer_seconds_per_byte)
+        begins = range(0, arrays.n_units - r, r)
+        for d in begins:
+            per_byte[d, d + r, d + 2 * r] = options.transfer[layout, layout, d + r] * sent
+        # Back to the first group as much longer than replicas as at the worst boundary.
+        plain = [fabric.transfer_seconds_per_byte[d, d + r, d + 2 * r] for d in begins]
+        ratios = [per_byte[d, d + r, d + 2 * r] / x for d, x in zip(begins, plain) if x > 0]
+        back = fabric.back_seconds_per_byte * max(ratios, default=1.0)
+        rate = max(options.rate[kind, d] for d in range(0, arrays.n_units, r))
+        sums = options.reduce[kind]
+        usable, forward, backward = (
+            np.zeros_like(x) for x in (arrays.usable, arrays.forward, arrays.backward)
+        )
+        usable[r] = np.isfinite(rate)
+        forward[r], backward[r] = options.forward[kind], options.backward[kind]
+        return Grouped(
+            arrays._replace(
+                usable=usable,
+                forward=forward,
+                backward=backward,
+                cut_bytes=entering,
+                state_bytes=options.state[table],
+                saved_bytes=options.saved[table] * scale,
+                working_bytes=options.working[table] * scale,
+                transfer_seconds_per_byte=per_byte,
+                # Seconds already: sums over replicas go by stages and not by bytes here.
+                gradient_bytes=rate * options.gradient_bytes + (sums[None, :] - sums[:, None]),
+                reduce_seconds_per_byte=np.ones_like(arrays.reduce_seconds_per_byte),
+            ),
+            replace(fabric, back_seconds_per_byte=back),
+        )
+
+    def stages(self, cuts: np.ndarray, groups: int) -> list[StageSeconds]:
+        """The seconds of each."""
+        return interleaved_stages(self.arrays, self.fabric, cuts, groups)
 
 
 def least_step(arrays: Arrays, groups: int) -> float:
@@ -211,12 +268,30 @@ def _neighbours(chosen: np.ndarray) -> Iterator[np.ndarray]:
             yield trial
 
 
-def group_counts(
-    points: Points, fabric: Fabric, schedule: Interleaved, asked: int | None, counts: Sequence[int]
-) -> Iterator[int]:
-    """The numbers of groups that are possible, of `counts`, or that make `asked` stages in all."""
-    most, each = int(points.may_cut[1:-1].sum()) + 1, schedule.stages_per_group
-    for groups in counts if asked is None else (asked // each,):
-        is_possible = groups > 1 and fabric.n_units % groups == 0 and groups * each <= most
-        if is_possible and asked in (None, groups * each):
-            yield groups
+def in_rounds(counts: Sequence[int], schedule: Interleaved, groups: int) -> list[int]:
+    """Of numbers of microbatches those that so many groups may have: they go through in rounds of
+    as many as there are groups.
+    """
+    most = MOST_PASSES // (groups * schedule.stages_per_group)
+    return [m for m in counts if m % groups == 0 and m <= most]
+
+
+def group_choices(
+    points: Points,
+    fabric: Fabric,
+    schedules: Sequence[Schedule],
+    asked: int | None,
+    counts: Sequence[int],
+) -> list[tuple[Interleaved, int]]:
+    """(schedule, groups of devices) that a search looks at, of `counts` groups, or of those that
+    make `asked` stages in all.
+    """
+    most = int(points.may_cut[1:-1].sum()) + 1
+    pairs = []
+    for schedule in (s for s in schedules if isinstance(s, Interleaved)):
+        each = schedule.stages_per_group
+        for groups in counts if asked is None else (asked // each,):
+            is_possible = groups > 1 and fabric.n_units % groups == 0 and groups * each <= most
+            if is_possible and asked in (None, groups * each):
+                pairs.append((schedule, groups))
+    return pairs

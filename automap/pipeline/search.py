@@ -40,7 +40,13 @@ from automap.pipeline.agent.network import shipped_weights
 from automap.pipeline.agent.play import infer
 from automap.pipeline.arrays import Arrays, Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
-from automap.pipeline.interleaved import best_cuts, group_counts, interleaved_stages, least_step
+from automap.pipeline.interleaved import (
+    best_cuts,
+    group_choices,
+    in_rounds,
+    interleaved_stages,
+    least_step,
+)
 from automap.pipeline.online.game import ideal_seconds
 from automap.pipeline.online.pivots import pivot_filter
 from automap.pipeline.profile.points import Points
@@ -232,17 +238,9 @@ class _Search:
     def interleave(self) -> None:
         """Look for interleaved pipelines, where one may be faster than the best step so far."""
         limits, points = self._limits, self._points
-        counts = _microbatch_counts(points, limits)
-        pairs = [
-            (schedule, groups)
-            for schedule in limits.schedules
-            if isinstance(schedule, Interleaved)
-            for groups in group_counts(points, self._fabric, schedule, limits.stages, AUTO_STAGES)
-        ]
+        pairs = group_choices(points, self._fabric, limits.schedules, limits.stages, AUTO_STAGES)
         for schedule, groups in pairs:
-            most = MOST_PASSES // (groups * schedule.stages_per_group)
-            # The groups go through microbatches in rounds of as many as there are groups.
-            for m in (m for m in counts if m % groups == 0 and m <= most):
+            for m in in_rounds(microbatch_counts(points, limits), schedule, groups):
                 if self.best and limits.deadline.is_over:
                     raise OutOfBudget(limits.deadline.why_over)
                 what = f"interleaved pipelines on {groups} groups of devices"
@@ -277,7 +275,7 @@ def choices(points: Points, fabric: Fabric, limits: Limits) -> Iterator[tuple[in
     most = min(fabric.n_units, int(points.may_cut[1:-1].sum()) + 1)
     schedules = [s for s in limits.schedules if not isinstance(s, Interleaved)]
     stage_counts = (limits.stages,) if limits.stages else AUTO_STAGES
-    counts = _microbatch_counts(points, limits)
+    counts = microbatch_counts(points, limits)
     for stages in stage_counts:
         # One microbatch keeps all stages but one idle.
         several = [
@@ -309,7 +307,7 @@ def _schedules(limits: Limits, strategy: str) -> Sequence[Schedule]:
     return [s for s in plain if not pass_order(s).weights_apart]
 
 
-def _microbatch_counts(points: Points, limits: Limits) -> tuple[int, ...]:
+def microbatch_counts(points: Points, limits: Limits) -> tuple[int, ...]:
     """What is asked for; else 1 and the powers of two that divide the batch."""
     if limits.microbatches:
         return (limits.microbatches,)

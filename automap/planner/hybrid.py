@@ -146,7 +146,8 @@ class HybridRecords:
         """The stage's devices; those of an inner plan in the order that its mesh has on its part of
         the machine.
         """
-        first, end = (int(d) * self._unit for d in self.choice.partition.device_cuts[s : s + 2])
+        group, device_cuts = s % self.choice.groups, self.choice.partition.device_cuts
+        first, end = (int(d) * self._unit for d in device_cuts[group : group + 2])
         if inner is None:
             return tuple(range(first, end))
         part = self.pricer.evaluator(inner.devices).topology
@@ -211,7 +212,8 @@ class HybridRecords:
         choice, options = self.choice, self.choice.kind_options.options
         partition, m = choice.partition, self.choice.terms.microbatches
         # Of all devices, those of each stage [stages]: weights that make means over devices.
-        share = np.diff(partition.device_cuts) / options.n_units
+        units = np.diff(partition.device_cuts)[np.arange(partition.stages) % choice.groups]
+        share = units / options.n_units
         waits = m * float(share @ np.array([self._waiting(s) for s in range(partition.stages)]))
         passes = m * float(share @ np.array([x.passes for x in choice.stages]))
         reduce = float(share @ np.array([x.reduce for x in choice.stages]))
@@ -254,10 +256,11 @@ class HybridRecords:
         options = self.choice.kind_options.options
         plain = self.points.update_seconds_per_byte
         for s, kind in enumerate(partition.kinds):
+            first_unit = partition.device_cuts[s % self.choice.groups]
             weights = options.gradient_bytes[partition.cuts[s], partition.cuts[s + 1]]
             # Seconds of the update per byte of gradients, which depend on how the stage's state is
             # stored.
-            rate = options.rate[kind, partition.device_cuts[s]] if self.choice.inner(s) else plain
+            rate = options.rate[kind, first_unit] if self.choice.inner(s) else plain
             total += share[s] * rate * weights
         return float(total)
 
@@ -266,18 +269,26 @@ class HybridRecords:
         i, j = partition.cuts[s : s + 2]
         t, k = options.table[partition.kinds[s]], partition.stages - s
         share, m = options.share[partition.kinds[s]], options.microbatches
-        held = in_flight(options.order, m, k) * options.saved[t, i, j]
-        held += late_weights(options.order, m, k, s) * options.kept[t, i, j]
+        grouped = self.choice.group_memory(s)
+        here = [s] if grouped is None else range(s % self.choice.groups, k + s, self.choice.groups)
+        state = sum(float(options.state[t, *partition.cuts[n : n + 2]]) for n in here)
+        if grouped is None:
+            held = in_flight(options.order, m, k) * options.saved[t, i, j]
+            held += late_weights(options.order, m, k, s) * options.kept[t, i, j]
+            activations = held / share
+            temporaries = (options.working[t, i, j] + 2 * options.entering[t, i]) / share
+        else:
+            activations, temporaries = grouped["activations"], grouped["temporaries"]
         # Counted apart from the solver's state bytes, of which they are a part whatever the
         # rounding.
-        parameters = min(self._parameter_bytes(s), options.state[t, i, j])
+        parameters = min(sum(self._parameter_bytes(n) for n in here), state)
         return MemoryRecord(
             parameters=round(parameters),
-            optimizer=round(options.state[t, i, j] - parameters),
+            optimizer=round(state - parameters),
             other_state=0,
             inputs=0,
-            activations=round(held / share),
-            temporaries=round((options.working[t, i, j] + 2 * options.entering[t, i]) / share),
+            activations=round(activations),
+            temporaries=round(temporaries),
         )
 
     def _parameter_bytes(self, s: int) -> float:

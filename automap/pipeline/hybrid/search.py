@@ -3,27 +3,51 @@ together.
 
 Inner plans are chosen first, for average stages (`automap.pipeline.hybrid.inner_plans`); then the
 exact solver takes them as kinds of stages, beside replicas, for every choice of (S, M, schedule).
+Interleaved pipelines have stages of one kind on equal groups of devices, and the search of those of
+replicas (`automap.pipeline.interleaved`), which is given an inner plan's seconds and bytes as if
+they were replicas'                                                      -> in: `_Search.interleave`
+
 As for pure pipelines, V is never above the simulated step, so the best simulated step so far, also
 of plans of other spaces, bounds what is still looked for. A first bound comes from stages of equal
 devices.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
-from automap.pipeline.arrays import Terms
+from automap.pipeline.arrays import Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.average import Setting
 from automap.pipeline.hybrid.inner_plans import KindOptions, StageKinds, find_inner_plans
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
+from automap.pipeline.interleaved import (
+    Grouped,
+    best_cuts,
+    group_bytes,
+    group_choices,
+    in_rounds,
+    least_step,
+)
 from automap.pipeline.profile.points import Points
-from automap.pipeline.schedules import Interleaved, in_flight, late_weights, pass_order
-from automap.pipeline.search import Limits, PipelineProgress, choices
+from automap.pipeline.schedules import (
+    ONE_FORWARD_ONE_BACKWARD,
+    Interleaved,
+    in_flight,
+    late_weights,
+    pass_order,
+)
+from automap.pipeline.search import (
+    AUTO_STAGES,
+    Limits,
+    PipelineProgress,
+    choices,
+    microbatch_counts,
+)
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.stage_options import (
     StageOptions,
@@ -41,6 +65,8 @@ from automap.topology.parts import sub_topology
 
 _SEARCH_SHARE: Final = 0.2
 """Of the budget, for the search of inner plans."""
+_INTERLEAVED_SHARE: Final = 0.2
+"""Of the budget, for interleaved pipelines."""
 _PER_STAGE: Final = (4, 16)
 """Microbatches for each stage for which inner plans are chosen: few, and where memory is short
 many.
@@ -55,19 +81,39 @@ class HybridChoice:
     kind_options: KindOptions
     partition: Partition
     step_seconds: float
+    grouped: Grouped | None = None
+
+    @property
+    def groups(self) -> int:
+        """How many groups of devices there are."""
+        return len(self.partition.device_cuts) - 1
 
     @property
     def stages(self) -> Sequence[StageSeconds]:
         """Seconds of each stage."""
+        if self.grouped is not None:
+            return self.grouped.stages(self.partition.cuts, self.groups)
         return hybrid_stage_seconds(self.kind_options.options, self.partition)
+
+    def group_memory(self, stage: int) -> Mapping[str, float] | None:
+        """Bytes on each device of an interleaved stage by the kinds of `MemoryRecord`, with those
+        of all stages there; None for another one.
+        """
+        schedule = self.terms.schedule
+        if self.grouped is None or not isinstance(schedule, Interleaved):
+            return None
+        group = stage % self.groups
+        return group_bytes(self.grouped.arrays, schedule, self.partition.cuts, group, self.groups)
 
     def inner(self, stage: int) -> InnerPlan | None:
         """How a stage is sharded; None for replicas."""
         return self.kind_options.inners[self.partition.kinds[stage]]
 
     def stage_bytes(self, stage: int) -> float:
-        """Bytes on each device of a stage."""
-        partition = self.partition
+        """Bytes on each device of a stage; of interleaved ones those of all that are there."""
+        memory, partition = self.group_memory(stage), self.partition
+        if memory is not None:
+            return sum(memory.values())
         i, j = (int(x) for x in partition.cuts[stage : stage + 2])
         options, kind = self.kind_options.options, partition.kinds[stage]
         flight = in_flight(options.order, options.microbatches, partition.stages - stage)
@@ -138,6 +184,8 @@ def find_hybrid(
                 if search.has_plan and limits.deadline.is_over:
                     raise OutOfBudget
                 search.look(kinds, stages, terms, boundaries, limits.deadline)
+            if boundaries == "even":
+                search.interleave(kinds, points, fabric, limits)
     except OutOfBudget:
         warnings = (f"{limits.deadline.why_over}; this is the best pipeline it had",)
     return HybridSearchResult(search.best, float(search.least_bytes), search.tried, warnings)
@@ -193,6 +241,57 @@ class _Search:
         what = f"hybrid pipelines of {stages} stages"
         self._on_progress(PipelineProgress(what, self.tried, 2 * self._choices, self._seconds))
 
+    def interleave(self, kinds: StageKinds, points: Points, fabric: Fabric, limits: Limits) -> None:
+        """Interleaved pipelines whose stages are all of one kind, where one may be faster."""
+        some = replace(limits, deadline=limits.deadline.share(_INTERLEAVED_SHARE))
+        for schedule, groups in _group_choices(points, fabric, limits):
+            for m in in_rounds(microbatch_counts(points, limits), schedule, groups):
+                self._interleave(kinds, groups, schedule, m, points, fabric, some)
+
+    def _interleave(
+        self,
+        kinds: StageKinds,
+        groups: int,
+        schedule: Interleaved,
+        microbatches: int,
+        points: Points,
+        fabric: Fabric,
+        limits: Limits,
+    ) -> None:
+        plain = Terms(
+            microbatches=microbatches,
+            schedule=ONE_FORWARD_ONE_BACKWARD,
+            memory_limit_bytes=limits.memory_limit_bytes,
+        )
+        if microbatches not in self._kind_options:
+            known = kinds.options(microbatches, limits.memory_limit_bytes)
+            self._kind_options[microbatches] = known
+        kind_options = self._kind_options[microbatches].scheduled(plain.schedule)
+        options, arrays = kind_options.options, pipeline_arrays(points, fabric, plain)
+        for kind, inner in enumerate(kind_options.inners):
+            if self.has_plan and limits.deadline.is_over:
+                return
+            # Stages of replicas have a search of their own.
+            if inner is None or options.units[kind] * groups != options.n_units:
+                continue
+            grouped = Grouped.from_kind(options, kind, arrays, fabric)
+            if least_step(grouped.arrays, groups) >= self._seconds:
+                continue
+            best = best_cuts(grouped.arrays, grouped.fabric, schedule, groups, limits.deadline)
+            if best is not None and best.seconds < self._seconds:
+                stages = groups * schedule.stages_per_group
+                partition = replace(best, kinds=(kind,) * stages)
+                terms = replace(plain, schedule=schedule)
+                seconds = pipeline_seconds(
+                    grouped.stages(best.cuts, groups), microbatches, schedule
+                )
+                self.best = HybridChoice(terms, kind_options, partition, seconds, grouped)
+                self._seconds = seconds
+
+
+def _group_choices(points: Points, fabric: Fabric, limits: Limits) -> list[tuple[Interleaved, int]]:
+    return group_choices(points, fabric, limits.schedules, limits.stages, AUTO_STAGES)
+
 
 def _even(units: int, stages: int) -> np.ndarray:
     """The boundaries of stages of equal devices, as far as there are such, bool [U + 1]."""
@@ -209,7 +308,8 @@ def stage_kinds(
     on_progress: Callable[[PipelineProgress], None],
 ) -> StageKinds:
     """The inner plans for the pipelines that are looked for."""
-    counts = sorted({stages for stages, _ in choices(points, fabric, limits)})
+    groups = {groups for _, groups in _group_choices(points, fabric, limits)}
+    counts = sorted({stages for stages, _ in choices(points, fabric, limits)} | groups)
     most = pricer.topology.device_count - fabric.unit_devices * (min(counts, default=1) - 1)
     devices = [
         count

@@ -42,7 +42,7 @@ def step(params, tokens):
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, gradients), value
 
 
-def bytes_of_kinds(transfers):
+def bytes_from_kinds(transfers):
     """Bytes of all collectives of each kind."""
     total = Counter()
     for transfer, count in transfers.items():
@@ -65,8 +65,8 @@ def test_a_carry_is_not_pinned_as_what_is_scanned():
     plan = Plan.from_record(build_plan(outcome))
     compiled = plan.jit(step).lower(params, tokens).compile()
     # XLA may move what is scanned at once, before the loop.
-    compiled_bytes = bytes_of_kinds(compiled_transfers(compiled.as_text(), MESH))
-    assert compiled_bytes == bytes_of_kinds(predicted_transfers(outcome, backend_for("cpu")))
+    compiled_bytes = bytes_from_kinds(compiled_transfers(compiled.as_text(), MESH))
+    assert compiled_bytes == bytes_from_kinds(predicted_transfers(outcome, backend_for("cpu")))
     want, got = jax.jit(step)(params, tokens), plan.jit(step)(params, tokens)
     np.testing.assert_allclose(got[1], want[1], rtol=1e-5)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got[0], want[0])

@@ -92,7 +92,9 @@ def test_a_refusal_for_memory_is_a_result(name, tmp_path):
     assert "DOES NOT FIT" in verified.explain()
 
 
-@pytest.mark.parametrize("topology", [pytest.param("4xh100", marks=needs_gpu)])
+@pytest.mark.parametrize(
+    "topology", [pytest.param("4xh100", marks=needs_gpu), pytest.param("v5e:2x2", marks=needs_tpu)]
+)
 def test_a_pipeline_is_compiled_stage_by_stage(topology, tmp_path):
     step, args = pipeline_steps.mlp(depth=8, width=256, batch=64)
     plan = automap.plan(step, args, topology=topology, space="pipeline", stages=4, microbatches=8)

@@ -11,7 +11,7 @@ from automap.api.plan import Plan
 from automap.cli import main
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError, PlanError
-from automap.pipeline.schedules import PRICED
+from automap.pipeline.schedules import PRICED, Interleaved
 from automap.pipeline.search import PipelineProgress
 from automap.planner.spaces import plan_workload
 from automap.program.trace import trace_step
@@ -66,6 +66,23 @@ def test_the_record_alone_gives_the_predicted_step(schedule, monkeypatch, tmp_pa
     assert plan.pipeline.is_sharded_inside
     assert plan.pipeline.schedule == schedule.name
     assert plan.pipeline.stages[0].transfer_seconds > 0
+    assert_simulated_as_predicted(plan)
+
+
+@pytest.mark.slow
+def test_interleaved_stages_are_sharded_where_replicas_do_not_fit(monkeypatch):
+    """Two stages on each of two groups of devices."""
+    only((Interleaved(2),), monkeypatch)
+    given = {"topology": "2x2xv100", "stages": 4, "microbatches": 4, "budget": 600}
+    step, args = gpt_tiny()
+    replicas = automap.plan(step, args, space="pipeline", **given)
+    limit = 0.7 * replicas.predicted.peak_bytes / 2**30
+    with pytest.raises(InfeasiblePlanError):
+        automap.plan(step, args, space="pipeline", memory_limit=limit, **given)
+    plan = automap.plan(step, args, space="hybrid", memory_limit=limit, **given)
+    assert plan.pipeline.schedule == "interleaved" and plan.pipeline.is_sharded_inside
+    assert plan.predicted.peak_bytes == max(s.peak_bytes for s in plan.pipeline.stages)
+    assert plan.predicted.peak_bytes <= limit * 2**30
     assert_simulated_as_predicted(plan)
 
 

@@ -8,10 +8,15 @@ from automap.cost.kernels.roofline import Roofline
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import ALL_GATHER
+from automap.pipeline.arrays import Terms, pipeline_arrays
+from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.hybrid.average import Setting, totals
-from automap.pipeline.hybrid.inner_plans import candidate, preset_inner_plans
+from automap.pipeline.hybrid.inner_plans import StageKinds, candidate, preset_inner_plans
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
+from automap.pipeline.interleaved import Grouped, group_bytes, interleaved_stages
+from automap.pipeline.profile.points import coarsen
 from automap.pipeline.profile.profile import pipeline_profile
+from automap.pipeline.schedules import ONE_FORWARD_ONE_BACKWARD, Interleaved
 from automap.space.point import StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -188,3 +193,28 @@ def test_presets_have_every_level_of_storage_and_run_on_parts_of_the_batch(gpt):
         assert batch % (found.microbatches * found.batch_parts) == 0
         average = totals(found.costs, setting)
         assert average.peak_bytes(setting) > 0
+
+
+def test_interleaved_stages_of_a_data_parallel_inner_plan_are_those_of_replicas(gpt):
+    """Seconds and bytes of each stage, whichever of the two says them."""
+    m, groups, schedule = 4, 2, Interleaved(2)
+    points, fabric = coarsen(gpt.profile, 16), pipeline_fabric(gpt.topology)
+    inner = inner_of(gpt, "data-parallel", Mesh(("data",), (4,)))
+    kinds = StageKinds(gpt, points, fabric, (inner,)).options(m, 1e12)
+    options = kinds.scheduled(ONE_FORWARD_ONE_BACKWARD).options
+    terms = Terms(microbatches=m, schedule=ONE_FORWARD_ONE_BACKWARD, memory_limit_bytes=1e12)
+    arrays = pipeline_arrays(points, fabric, terms)
+    grouped = Grouped.from_kind(options, kinds.inners.index(inner), arrays, fabric)
+    ends = np.flatnonzero(points.may_cut)[[3, 6, 9]]
+    cuts = np.array([0, *ends, points.n_points])
+    apart = interleaved_stages(arrays, fabric, cuts, groups)
+    for mine, theirs in zip(grouped.stages(cuts, groups), apart, strict=True):
+        assert mine.transfer == pytest.approx(theirs.transfer, rel=0.01)
+        assert mine.forward == pytest.approx(theirs.forward, abs=1e-5)
+        assert mine.backward == pytest.approx(theirs.backward, abs=1e-5)
+    for group in range(groups):
+        both = [
+            sum(group_bytes(each, schedule, cuts, group, groups).values())
+            for each in (grouped.arrays, arrays)
+        ]
+        assert both[0] == pytest.approx(both[1], rel=1e-3)

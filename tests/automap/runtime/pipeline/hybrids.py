@@ -11,11 +11,12 @@ import numpy as np
 from automap.api.plan import Plan
 from automap.config import read_options
 from automap.deadline import Deadline
-from automap.pipeline.arrays import Terms
+from automap.pipeline.arrays import Terms, pipeline_arrays
 from automap.pipeline.hybrid.inner_plans import StageKinds
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.hybrid.search import HybridChoice
-from automap.pipeline.schedules import ONE_FORWARD_ONE_BACKWARD, Schedule
+from automap.pipeline.interleaved import Grouped
+from automap.pipeline.schedules import ONE_FORWARD_ONE_BACKWARD, Interleaved, Schedule
 from automap.pipeline.solvers.exact import Partition
 from automap.plan.record import SearchRecord
 from automap.planner.hybrid import HybridRecords
@@ -64,24 +65,34 @@ def hybrid_plan(
         Pricer(setup.points.profile, Space(workload.problem), topology, None),
     )
     inners = tuple(_inner(pricer, s) for s in stages if isinstance(s, Inside))
+    is_interleaved = isinstance(schedule, Interleaved)
     kind_options = (
         StageKinds(pricer, points, setup.fabric, inners)
         .options(microbatches, 1e12)
-        .scheduled(schedule)
+        .scheduled(ONE_FORWARD_ONE_BACKWARD if is_interleaved else schedule)
     )
     left = [n for n, inner in enumerate(kind_options.inners) if inner is not None]
+    if is_interleaved:
+        left = left[:1] * len(stages)
     units = kind_options.options.units.tolist()
     kinds = [units.index(s) if isinstance(s, int) else left.pop(0) for s in stages]
     partition = Partition(
         cuts=_cuts(points, shares or [1 / len(stages)] * len(stages)),
-        device_cuts=np.cumsum([0, *(units[kind] for kind in kinds)]),
+        # Interleaved ones are all of one kind.
+        device_cuts=np.arange(0, 9, units[kinds[0]])
+        if is_interleaved
+        else np.cumsum([0, *(units[kind] for kind in kinds)]),
         seconds=0.0,
         kinds=tuple(kinds),
     )
     terms = Terms(microbatches=microbatches, schedule=schedule, memory_limit_bytes=1e12)
-    records = HybridRecords(
-        workload, pricer, points, HybridChoice(terms, kind_options, partition, 1.0)
-    )
+    grouped = None
+    if is_interleaved:
+        plain = replace(terms, schedule=ONE_FORWARD_ONE_BACKWARD)
+        arrays = pipeline_arrays(points, setup.fabric, plain)
+        grouped = Grouped.from_kind(kind_options.options, kinds[0], arrays, setup.fabric)
+    choice = HybridChoice(terms, kind_options, partition, 1.0, grouped)
+    records = HybridRecords(workload, pricer, points, choice)
     search = SearchRecord(strategy="auto", seconds=0.0, evaluations=1, seed=0, gap=None)
     return pipeline_plan(setup, records.pipeline(), records.predicted(), search, ())
 

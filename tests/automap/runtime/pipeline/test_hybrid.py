@@ -15,6 +15,7 @@ import pytest
 
 from automap.api.plan import Plan
 from automap.errors import InputError, PlanError
+from automap.pipeline.schedules import Interleaved, planned_schedule
 from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.runner import run_step
 from automap.runtime.pipeline.step import check_separable
@@ -77,6 +78,50 @@ def test_a_stage_on_part_of_a_slice_is_laid_along_a_ring_of_neighbours():
     message = r"stages\[0\]\.inside\.mesh\.devices: got .*; allowed: null: a stage's mesh is laid"
     with pytest.raises(PlanError, match=message):
         Plan.from_json(in_a_mesh)
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        pytest.param(Inside("megatron", {"data": 2, "model": 2}), id="tensor parallel"),
+        pytest.param(Inside("zero-3", {"data": 4}), id="zero-3", marks=pytest.mark.slow),
+    ],
+)
+def test_interleaved_stages_are_sharded_inside(inside):
+    """Two stages on each of two groups of four devices, which hold the state of both."""
+    step, (state, batch) = blocks()
+    made = hybrid_plan(step, (state, batch), [inside] * 4, schedule=Interleaved(2))
+    plan = Plan.from_json(made.to_json())
+    devices = [stage.devices for stage in plan.pipeline.stages]
+    assert [sorted(d) for d in devices] == [[0, 1, 2, 3], [4, 5, 6, 7]] * 2
+    assert plan.pipeline.schedule == "interleaved"
+    run, single = plan.jit(step), jax.jit(step)
+    mine, theirs = state, state
+    for seed in range(2):
+        here = jax.tree.map(lambda x, n=seed: x + n / 8, batch)
+        mine, results = run(mine, here)
+        theirs, wanted = single(theirs, here)
+        assert_same((mine, results), (theirs, wanted), **CLOSE)
+    said = [sum(leaf_bytes(plan, s, "parameter") for s in (g, g + 2)) for g in range(2)]
+    assert bytes_on_devices(mine["params"]) == {d: said[d // 4] for d in range(8)}
+    # The order that was run is the simulated one.
+    passes = [(job.kind, job.stage, job.microbatch) for job in run.jobs]
+    simulated = pipeline_tasks_of(plan)
+    for group in range(2):
+        own = [each for each in passes if each[1] % 2 == group]
+        assert own == [each for each in simulated if each[1] % 2 == group]
+
+
+def pipeline_tasks_of(plan: Plan) -> list[tuple[str, int, int]]:
+    """The passes of an interleaved plan by group, in the schedule's order."""
+    record = plan.pipeline
+    groups = len(record.groups)
+    jobs = [
+        job
+        for group in range(groups)
+        for job in planned_schedule(record).passes(group, groups, record.microbatches)
+    ]
+    return [(job.kind, job.stage, job.microbatch) for job in jobs]
 
 
 def test_tensors_and_zero_3_and_zero_1_in_one_pipeline(trained):
