@@ -99,7 +99,6 @@ WAYS: Final[Mapping[str, Way]] = {
     "excess": Way(pays_excess=True),
     "curriculum": Way(has_curriculum=True),
     "memory": Way(begins_at_memory=True),
-    "excess, from memory": Way(pays_excess=True, begins_at_memory=True),
 }
 LARGE_HEADER = [
     "the large RNNLM, 4 GPUs",
