@@ -8,7 +8,7 @@ of all partitions, medians of the seeds with the least and the greatest; seconds
 processor, after torch was loaded. A run that was stopped goes on with what is in `--kept`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 import json
 from pathlib import Path
@@ -24,20 +24,26 @@ import torch
 
 from automap.atomic_file import write_atomically
 from automap.deadline import Deadline
+from automap.pipeline.agent.problems import Problem
 from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.online.pivots import best_of_pivots, pivot_filter
 from automap.pipeline.online.strategy import CONFIGS, Mode, find
 from automap.pipeline.profile.points import coarsen
-from automap.pipeline.solvers.exact import Partition
+from automap.pipeline.solvers.exact import Partition, Solved
 from automap.pipeline.solvers.local import optimum
+from automap.pipeline.solvers.stage_options import least_bytes
+from automap.pipeline.value import value
 from automap.topology import get_topology
 from rl.metrics import Row
+from scripts.pipeline_agent_cases import METHODS, measured
 from scripts.reproduce_pipelines import CONFIGURATIONS, MODELS, Case, boundaries, profile
 from scripts.tables import made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.reproduce_online_pipelines -o docs/reports/pipelines.md"
 SEEDS: Final = range(5)
+# Games of eight stages on machines that the paper does not have.
+WIDER_SEEDS: Final = range(3)
 PAPER: Final = {
     # Table 7: seconds, device cuts.
     ("Bert-48", "A"): (95, "8"),
@@ -75,6 +81,29 @@ OURS_HEADER = [
     "games",
     "processor s",
 ]
+WIDER_HEADER = [
+    "model",
+    "machine",
+    "stages",
+    "best known, s",
+    "proven",
+    "its device cuts",
+    "faithful",
+    "without learning",
+    "games",
+    "processor s",
+    "ours",
+    "without learning",
+    "processor s",
+    "pretrained",
+    "without learning",
+    "processor s",
+]
+# Eight servers and a stage on each, as the paper's rule; a slice of TPUs, in units of four devices,
+# has none.
+WIDER: Final = {"8x8 H100": ("8x8xh100", 8), "256 TPU v5e": ("v5e:16x16", 4)}
+"""Machines that the paper does not have, as `CONFIGURATIONS`."""
+_PRETRAINED = ("agent, beams and local search", "without learning, beams and local search")
 DRAWN = ("T5-base", "C")
 """The case of the figure."""
 
@@ -157,7 +186,15 @@ def play(case: Case, best: Partition, mode: Mode, seed: int, *, learns: bool) ->
     )
 
 
-def runs_of(case: Case, best: Partition, mode: Mode, kept: Runs, *, learns: bool) -> list[Run]:
+def runs_of(
+    case: Case,
+    best: Partition,
+    mode: Mode,
+    kept: Runs,
+    *,
+    learns: bool,
+    seeds: Sequence[int] = SEEDS,
+) -> list[Run]:
     """All seeds."""
     learning = "learning" if learns else "without learning"
     return [
@@ -165,12 +202,13 @@ def runs_of(case: Case, best: Partition, mode: Mode, kept: Runs, *, learns: bool
             f"{case.model}, {case.configuration}, {mode}, {learning}, seed {seed}",
             lambda seed=seed: play(case, best, mode, seed, learns=learns),
         )
-        for seed in SEEDS
+        for seed in seeds
     ]
 
 
-def faithful_row(case: Case, best: Partition | None, kept: Runs) -> list[str]:
+def faithful_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
     """The paper's game."""
+    best = solved.best
     seconds, device_cuts = PAPER.get((case.model, case.configuration), ("OOM", "-"))
     begin = [case.model, case.configuration, device_cuts, str(seconds)]
     pivots = pivot_filter(case.arrays(), case.stages, case.fabric.boundary_level)
@@ -194,8 +232,9 @@ def faithful_row(case: Case, best: Partition | None, kept: Runs) -> list[str]:
     ]
 
 
-def our_row(case: Case, best: Partition | None, kept: Runs) -> list[str]:
+def our_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
     """Our game."""
+    best = solved.best
     if best is None:
         return [case.model, case.configuration, "OOM", *"-" * 6]
     learnt = runs_of(case, best, "ours", kept, learns=True)
@@ -210,6 +249,57 @@ def our_row(case: Case, best: Partition | None, kept: Runs) -> list[str]:
         _spread((run.improved for run in learnt), _percent),
         _spread((run.games for run in learnt), lambda games: f"{games:,.0f}"),
         _spread((run.processor_seconds for run in learnt), lambda s: f"{s:.1f}"),
+    ]
+
+
+def wider_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
+    """All agents, above the best that any method found: most of these are not proven."""
+    begin, best = [case.model, case.configuration, str(case.stages)], solved.best
+    if best is None:
+        needed = least_bytes(case.arrays(), case.stages)
+        fits = needed <= case.memory_limit_bytes
+        return [*begin, "none" if fits else f"OOM: {needed / 2**30:.1f} GiB", *"-" * 12]
+    modes: tuple[Mode, ...] = ("faithful", "ours")
+    runs = {
+        (mode, learns): runs_of(case, best, mode, kept, learns=learns, seeds=WIDER_SEEDS)
+        for mode in modes
+        for learns in (True, False)
+    }
+    arrays = case.arrays()
+    problem = Problem(arrays, case.fabric, case.stages)
+    inferred = {name: METHODS[name](problem) for name in _PRETRAINED}
+    timed = measured([(problem, best.seconds)], {name: METHODS[name] for name in _PRETRAINED})
+
+    def step_seconds(run: Run, mode: str) -> float:
+        played = float(value(arrays, np.array(run.cuts), np.array(run.device_cuts)))
+        # Second thoughts are a part of our strategy, and not of the paper's.
+        return played if mode == "faithful" else played * (1 + run.improved) / (1 + run.played)
+
+    steps = {key: [step_seconds(run, key[0]) for run in each] for key, each in runs.items()}
+    known = min((best, *(p for p in inferred.values() if p)), key=lambda p: p.seconds)
+    least = min(known.seconds, *(min(each) for each in steps.values()))
+    cuts = "-" if least < known.seconds else known.device_cuts[1:-1]
+
+    def over(step: float) -> str:
+        return _percent(step / least - 1)
+
+    def seconds(mode: Mode) -> str:
+        return _spread((r.processor_seconds for r in runs[mode, True]), lambda s: f"{s:.1f}")
+
+    return [
+        *begin,
+        f"{least:.4f}",
+        "yes" if solved.proven else "no",
+        ", ".join(map(str, cuts)),
+        _spread(steps["faithful", True], over),
+        _spread(steps["faithful", False], over),
+        _spread((run.games for run in runs["faithful", True]), lambda games: f"{games:,.0f}"),
+        seconds("faithful"),
+        _spread(steps["ours", True], over),
+        _spread(steps["ours", False], over),
+        seconds("ours"),
+        *(over((1 + timed[name].gaps[0]) * best.seconds) for name in _PRETRAINED),
+        f"{timed[_PRETRAINED[0]].seconds[0]:.1f}",
     ]
 
 
@@ -249,10 +339,22 @@ def cases(chosen: Iterable[str]) -> Iterator[Case]:
             yield Case(model, name, points, fabric, stages)
 
 
-Maker = Callable[[Case, Partition | None, Runs], list[str]]
-TABLES: Mapping[str, tuple[list[str], Maker]] = {
-    "online": (FAITHFUL_HEADER, faithful_row),
-    "online, ours": (OURS_HEADER, our_row),
+def wider_cases(chosen: Iterable[str]) -> Iterator[Case]:
+    """The models on every machine of `WIDER`, with its devices' kernels and memory."""
+    for name, (machine, stages) in WIDER.items():
+        topology = get_topology(machine)
+        fabric = pipeline_fabric(topology, "adjacent")
+        for model in track(list(chosen), name):
+            points = coarsen(profile(MODELS[model], topology))
+            yield Case(model, name, points, fabric, stages, float(topology.device.memory_bytes))
+
+
+Maker = Callable[[Case, Solved, Runs], list[str]]
+Cases = Callable[[Iterable[str]], Iterator[Case]]
+TABLES: Mapping[str, tuple[list[str], Maker, Cases]] = {
+    "online": (FAITHFUL_HEADER, faithful_row, cases),
+    "online, ours": (OURS_HEADER, our_row, cases),
+    "online, wider": (WIDER_HEADER, wider_row, wider_cases),
 }
 
 
@@ -272,16 +374,20 @@ def main(
     runs = Runs(kept)
     wanted = {name: maker for name, maker in TABLES.items() if name in (tables or TABLES)}
     rows: dict[str, list[list[str]]] = {name: [] for name in wanted}
-    for case in cases(chosen or MODELS):
-        best = optimum(case.arrays(), case.stages).best
-        for name, (_, make_row) in wanted.items():
-            rows[name].append(make_row(case, best, runs))
-        is_drawn = "online" in wanted and (case.model, case.configuration) == DRAWN
-        if output is not None and best is not None and is_drawn:
-            drawn = runs_of(case, best, "faithful", runs, learns=True)
-            draw_figure_17(drawn, output.with_name("automap_figure_17.svg"))
-    where = f"torch {torch.__version__}, {platform.machine()}, one thread, {len(SEEDS)} seeds"
-    for name, (header, _) in wanted.items():
+    for make_cases in dict.fromkeys(each for _, _, each in wanted.values()):
+        makers = {name: row for name, (_, row, each) in wanted.items() if each == make_cases}
+        for case in make_cases(chosen or MODELS):
+            solved = optimum(case.arrays(), case.stages)
+            for name, make_row in makers.items():
+                rows[name].append(make_row(case, solved, runs))
+            is_drawn = "online" in makers and (case.model, case.configuration) == DRAWN
+            if output is not None and solved.best is not None and is_drawn:
+                drawn = runs_of(case, solved.best, "faithful", runs, learns=True)
+                draw_figure_17(drawn, output.with_name("automap_figure_17.svg"))
+    machine = f"torch {torch.__version__}, {platform.machine()}, one thread"
+    for name, (header, _, _) in wanted.items():
+        seeds = WIDER_SEEDS if name == "online, wider" else SEEDS
+        where = f"{machine}, {len(seeds)} seeds"
         text = made_by(COMMAND, where) + markdown(header, rows[name])
         if output is None:
             click.echo(text)

@@ -39,7 +39,7 @@ from automap.pipeline.solvers.stage_options import least_bytes
 from automap.pipeline.value import value
 from automap.planner.pipeline_records import layer_name
 from automap.program.trace import trace_step
-from automap.topology import get_topology
+from automap.topology import Topology, get_topology
 from models.bert import bert_48
 from models.t5 import t5_3b, t5_11b, t5_base
 from scripts.tables import made_by, markdown, replace_table
@@ -89,6 +89,7 @@ class Case:
     points: Points
     fabric: Fabric
     stages: int
+    memory_limit_bytes: float = MEMORY_LIMIT_BYTES
 
     def arrays(self) -> Arrays:
         """The paper's model of it: C, A and W, every device cut allowed."""
@@ -104,7 +105,7 @@ class Case:
             Terms(
                 microbatches=MICROBATCHES,
                 schedule=GPIPE,
-                memory_limit_bytes=MEMORY_LIMIT_BYTES,
+                memory_limit_bytes=self.memory_limit_bytes,
             ),
             forward_share=float(forward[-1] / (forward[-1] + backward[-1])),
         )
@@ -119,12 +120,13 @@ class Case:
         )
 
 
-def profile(make: Callable[[], Any]) -> Profile:
-    """A model's profile on a V100."""
+def profile(make: Callable[[], Any], topology: Topology | None = None) -> Profile:
+    """A model's profile on a device of a topology, or on a V100."""
+    machine = topology or get_topology("automap-a")
     step, args = make()
-    problem = trace_step(step, args, platform="cuda").problem
-    tables = build_tables(problem, "cuda")
-    return pipeline_profile(problem, tables, Roofline(tables.kernels, get_topology("automap-a")))
+    problem = trace_step(step, args, platform=machine.platform).problem
+    tables = build_tables(problem, machine.platform)
+    return pipeline_profile(problem, tables, Roofline(tables.kernels, machine))
 
 
 def warm_up() -> None:

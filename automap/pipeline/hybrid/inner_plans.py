@@ -133,34 +133,17 @@ def search_inner_plans(
     pricer: Pricer, candidates: Sequence[Candidate], setting: Setting, until: Deadline, seed: int
 ) -> Iterator[InnerPlan]:
     """What a climb reaches from the best of `candidates`, on its mesh: one inner plan, or none."""
-    objective = Objective(setting.memory_limit_bytes)
 
     # Those that fit by their seconds; if none does, by their bytes.
     def key(c: Candidate) -> tuple[bool, float]:
         peak_bytes = c.peak_bytes(setting)
-        over = peak_bytes > objective.memory_limit_bytes
+        over = peak_bytes > setting.memory_limit_bytes
         return over, peak_bytes if over else c.step_seconds(setting)
 
     best = min(candidates, key=key)
     start, setting = best.inner, best.adapt(setting)
-    evaluator = pricer.evaluator(start.devices)
-    context = SearchContext(
-        space=pricer.space,
-        evaluator=StageEvaluator(
-            evaluator.tables,
-            evaluator.n_classes,
-            evaluator.topology,
-            evaluator.kernel_profile,
-            pricer=pricer,
-            setting=setting,
-        ),
-        meshes=(start.point.mesh,),
-        objective=objective,
-        pins=(),
-        seed=seed,
-        deadline=until,
-        on_progress=lambda _: None,
-    )
+    meshes = (start.point.mesh,)
+    context = stage_search(pricer, start.devices, meshes, setting, seed, until)
     try:
         first = context.evaluate(start.point, start.origin)
         if first is not None:
@@ -170,6 +153,35 @@ def search_inner_plans(
     if context.best is not None and context.best.point != start.point:
         point = context.best.point
         yield InnerPlan(start.devices, point, pricer.space.split_classes(point), "search")
+
+
+def stage_search(
+    pricer: Pricer,
+    devices: int,
+    meshes: Sequence[Mesh],
+    setting: Setting,
+    seed: int,
+    until: Deadline,
+) -> SearchContext:
+    """A search of the inner plan of an average stage that has priced nothing yet."""
+    evaluator = pricer.evaluator(devices)
+    return SearchContext(
+        space=pricer.space,
+        evaluator=StageEvaluator(
+            evaluator.tables,
+            evaluator.n_classes,
+            evaluator.topology,
+            evaluator.kernel_profile,
+            pricer=pricer,
+            setting=setting,
+        ),
+        meshes=meshes,
+        objective=Objective(setting.memory_limit_bytes),
+        pins=(),
+        seed=seed,
+        deadline=until,
+        on_progress=lambda _: None,
+    )
 
 
 @dataclass(frozen=True)
