@@ -1,6 +1,7 @@
 """The stages of pipelines as their compiler has them, beside what was predicted.
 
     python -m scripts.compare_stages -o docs/reports/pipelines.md
+    python -m scripts.compare_stages -m vit-b16 --topology v5e:2x4 -o docs/reports/pipelines.md
 
 Of each model the best pipeline of S stages and M microbatches on a machine, every stage compiled
 ahead of time for its devices (`automap verify`). A row for each stage, and one for the step: the
@@ -27,6 +28,7 @@ from scripts.tables import made_by, markdown, replace_table
 
 COMMAND: Final = "python -m scripts.compare_stages"
 TIMEOUT_SECONDS: Final = 3600.0
+TOPOLOGY: Final = "8xh100"
 HEADER: Final = [
     "model",
     "schedule",
@@ -106,7 +108,7 @@ def verified_pipeline(model: str, machine: str) -> PipelineVerification:
 
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("-m", "--model", "models", multiple=True, type=click.Choice(list(MODELS)))
-@click.option("--topology", default="8xh100", show_default=True)
+@click.option("--topology", default=TOPOLOGY, show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(models: tuple[str, ...], topology: str, output: Path | None) -> None:
     """Compile the stages of each model's pipeline."""
@@ -114,11 +116,16 @@ def main(models: tuple[str, ...], topology: str, output: Path | None) -> None:
     for model in track(models or list(MODELS), "models"):
         table_rows += rows(model, verified_pipeline(model, topology))
     where = f"{platform.machine()}, {os.cpu_count()} cores"
-    text = made_by(f"{COMMAND} -o docs/reports/pipelines.md", where) + markdown(HEADER, table_rows)
+    given = "".join(f" -m {model}" for model in models)
+    # One table for each machine.
+    is_first = topology == TOPOLOGY
+    given += "" if is_first else f" --topology {topology}"
+    text = made_by(f"{COMMAND}{given} -o docs/reports/pipelines.md", where)
+    text += markdown(HEADER, table_rows)
     if output is None:
         click.echo(text)
     else:
-        replace_table(output, text, "stages")
+        replace_table(output, text, "stages" if is_first else f"stages on {topology}")
 
 
 if __name__ == "__main__":
