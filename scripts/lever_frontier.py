@@ -48,6 +48,7 @@ from scripts.lever_models import (
     SEARCH,
     Model,
     best_preset,
+    levers_words,
     milliseconds,
     policy_steps,
     preset_outcome,
@@ -242,20 +243,11 @@ def frontier_table(rows: Sequence[Row]) -> str:
 
 
 def _cells(plan: Plan) -> list[str]:
-    return [milliseconds(plan.seconds), f"{plan.peak_bytes / 2**30:.2f}", _short(plan)]
-
-
-def _short(plan: Plan) -> str:
-    """The levers of a plan in a few words."""
-    levers = automap.Plan.from_json(plan.plan).levers
-    if levers is None:
-        return "none"
-    parts = [f"{levers.microbatches} microbatches"] if levers.microbatches > 1 else []
-    parts += ["remat"] if levers.remat else []
-    waiting = any(row.memory == "host" for group in levers.remat for row in group.kept)
-    parts += ["kept values on the host"] if waiting else []
-    parts += [f"{len(levers.offload)} leaves on the host"] if levers.offload else []
-    return ", ".join(parts)
+    return [
+        milliseconds(plan.seconds),
+        f"{plan.peak_bytes / 2**30:.2f}",
+        levers_words(automap.Plan.from_json(plan.plan).levers),
+    ]
 
 
 def compiled_table(rows: Sequence[Row]) -> str:

@@ -152,3 +152,15 @@ def preset_outcome(step: PolicyStep, topology: Topology, options: Options, name:
 def milliseconds(seconds: float | None) -> str:
     """A cell; - where there is none."""
     return "-" if seconds is None or seconds == float("inf") else f"{seconds * 1e3:.2f}"
+
+
+def levers_words(levers: LeversRecord | None) -> str:
+    """The levers of a plan in a few words."""
+    if levers is None:
+        return "none"
+    parts = [f"{levers.microbatches} microbatches"] if levers.microbatches > 1 else []
+    parts += ["remat"] if levers.remat else []
+    waiting = any(row.memory == "host" for group in levers.remat for row in group.kept)
+    parts += ["kept values on the host"] if waiting else []
+    parts += [f"{len(levers.offload)} leaves on the host"] if levers.offload else []
+    return ", ".join(parts)
