@@ -15,6 +15,7 @@ people use all levers stand in `scripts.lever_frontier`.
 
 from dataclasses import replace
 from pathlib import Path
+import shlex
 from statistics import median
 from typing import Final
 
@@ -98,14 +99,14 @@ def memory_table(names: list[str], topology: Topology) -> str:
     return table
 
 
-def offload_table(topology: Topology) -> str:
+def offload_table(names: list[str], topology: Topology) -> str:
     """Predicted and compiled bytes, and the seconds of the link, with state and kept values in host
     memory.
     """
     header = ["model", "plan", "predicted GiB", "compiled GiB", "ratio", "on the host GiB"]
     rows, off = [], []
-    for name, model in track(list(OFFLOADED.items()), "compiling"):
-        target = model().target
+    for name in track(names, "compiling"):
+        target = OFFLOADED[name]().target
         workload = trace_step(*target, platform=topology.platform, target=name)
         call = traced_call(*target)
         fastest = find(workload, topology, replace(SEARCH, levers=()))
@@ -157,7 +158,7 @@ def _cells(name: str, plan: str, pair: tuple[float, float] | None) -> list[list[
 
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--only", multiple=True, help="of these models: GPT, T5, MoE, ViT")
+@click.option("--only", multiple=True, help="of these models, as the table names them")
 @click.option("--compiler", type=click.Choice(["tpu", "gpu"]), help="compare memory with it")
 @click.option("--microbatches", is_flag=True, help="GPT with accumulation")
 @click.option("--offload", is_flag=True, help="with --compiler: state and kept values offloaded")
@@ -179,7 +180,8 @@ def main(
     mark = "microbatches" if microbatches else str(compiler)
     if offload:
         mark = f"offload on {compiler or 'tpu'}"
-        table = offload_table(topology)
+        names = [name for name in OFFLOADED if not only or name in only]
+        table = offload_table(names, topology)
     elif microbatches:
         table = microbatches_table("GPT", topology)
     else:
@@ -187,7 +189,7 @@ def main(
     if output is None:
         click.echo(table)
         return
-    flags = "".join(f" --only {name}" for name in only)
+    flags = "".join(f" --only {shlex.quote(name)}" for name in only)
     flags += f" --compiler {compiler}" if compiler else ""
     flags += " --microbatches" if microbatches else ""
     flags += " --offload" if offload else ""
