@@ -241,7 +241,7 @@ def read_maxtext(text: str, device_count: int) -> Degrees:
     named: dict[tuple[str, str], int] = {}
     # A later line overrides an earlier one, as a command line does a file.
     for prefix, axis, degree in _MAXTEXT_LINE.findall(text):
-        named[prefix, axis] = int(degree)
+        named[prefix, axis] = _count(f"{prefix}_{axis}_parallelism", degree)
     for (prefix, axis), degree in named.items():
         if axis not in _MAXTEXT_AXES and degree != 1:
             known = ", ".join(_MAXTEXT_AXES)
@@ -256,18 +256,24 @@ def read_maxtext(text: str, device_count: int) -> Degrees:
     if not named:
         raise InputError("no ici_..._parallelism or dcn_..._parallelism; is it for MaxText?")
     _fill(parts, open_ended, device_count)
-    microbatches, policies = _MAXTEXT_MICROBATCHES.search(text), _MAXTEXT_REMAT.findall(text)
-    policy = policies[-1] if policies else None
-    notes = () if policy is None else (_remat_note(policy),)
+    microbatches, policies = _MAXTEXT_MICROBATCHES.findall(text), _MAXTEXT_REMAT.findall(text)
+    count = _count("num_pipeline_microbatches", microbatches[-1]) if microbatches else None
     degrees = Degrees(
         inside=parts["ici"],
         between=parts["dcn"],
         splits_sequence=max(named.get((p, "tensor_sequence"), 1) for p in parts) > 1,
-        microbatches=None if microbatches is None else int(microbatches[1]),
-        rematerializes_all=policy == "full",
-        notes=notes,
+        microbatches=count,
+        rematerializes_all=policies[-1:] == ["full"],
+        notes=tuple(_remat_note(policy) for policy in policies[-1:]),
     )
     return _checked(degrees, device_count)
+
+
+def _count(name: str, digits: str) -> int:
+    """What a configuration says of `name`; more digits than a cluster has devices are no count."""
+    if len(digits) > 10:
+        raise InputError(f"{name}: got {digits[:20]}... of {len(digits)} digits; allowed: up to 10")
+    return int(digits)
 
 
 def _remat_note(policy: str) -> str:
@@ -301,8 +307,8 @@ def read_megatron(text: str, device_count: int) -> Degrees:
         pattern = rf"(?<![\w-]){flag.replace('-', '[-_]')}['\"]?(?:\s*[:=]\s*|\s+)(\d+)"
         sizes = re.findall(pattern, text.replace("--", " "))
         is_any = is_any or bool(sizes)
-        if sizes and int(sizes[-1]) > 1:
-            inside[role] = int(sizes[-1])
+        if sizes and (degree := _count(f"--{flag}", sizes[-1])) > 1:
+            inside[role] = degree
     if not is_any:
         known = ", ".join(f"--{flag}" for flag in _MEGATRON_SIZES.values())
         raise InputError(f"none of {known}; is it for Megatron?")

@@ -3,8 +3,7 @@ would.
 
 What a command reads goes through the command, in this process; its own errors are refusals,
 anything else that is raised is a failure. Parsers of XLA run in a child as always, but one child
-serves many
-inputs                                                                       -> in: `one_parser`
+serves many inputs                                                           -> in: `one_parser`
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,21 +17,26 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
 from unittest import mock
+import warnings
 
 import jax
 import tomli_w
 
 from automap.action_network import load_weights
+from automap.advise.request import read_prices
 from automap.api.call_plans import load_cached as load_plan
 from automap.api.plan import Plan
 from automap.cli import main
+from automap.cost.profile.prices import CompiledDot
+from automap.cost.profile.signatures import DotSignature
 from automap.errors import AutomapError
 from automap.exit_status import ExitStatus
 from automap.jaxpr.reemit import Reemitter
 from automap.pipeline.agent.network import FORMAT as WEIGHTS_FORMAT
 from automap.program import read_workload
+from automap.refine.attribution import load_prices
 from automap.step.call import TracedCall, trace_call
-from automap.verify.cache import load_cached as load_witness, program_name
+from automap.verify.cache import load_answer, load_cached as load_witness, program_name
 from hlo_tools.read import content
 from hlo_tools.read.parser import Parser
 from rl.checkpoint import load as load_checkpoint, part
@@ -113,17 +117,18 @@ def _plan_file(path: Path, random: Random) -> Outcome:
     command("explain", str(path), str(whole))
     command("explain", str(path), "[0]")
     command("simulate", str(path), "--json")
-    step = seeds.STEPS[0]
+    steps = {id(step): step for step, _ in seeds.PLANNED}.values()
+    return outcome if any(_prepared(path, step) for step in steps) else "refused"
+
+
+def _prepared(path: Path, step: seeds.Step) -> bool:
+    """Whether the plan is one of the step, and is made ready to run on this machine's devices."""
     try:
-        run = Plan.load(path).jit(step.function, _devices())
-        run.prepare(*step.args)
+        loaded = Plan.load(path)
+        loaded.jit(step.function, jax.devices()[: step.n_devices]).prepare(*step.args)
     except AutomapError:
-        return "refused"
-    return outcome
-
-
-def _devices() -> Sequence[Any]:
-    return jax.devices()[:4]
+        return False
+    return True
 
 
 def _topology_file(path: Path, random: Random) -> Outcome:
@@ -143,20 +148,23 @@ def _profile(path: Path, random: Random) -> Outcome:
     return command("plan", str(program), *options)
 
 
-def _weights(path: Path, random: Random) -> Outcome:
-    try:
-        load_weights(path, WEIGHTS_FORMAT)
-    except AutomapError:
-        return "refused"
-    return "accepted"
+def _loaded(load: Callable[[Path], Any]) -> Callable[[Path, Random], Outcome]:
+    def use(path: Path, random: Random) -> Outcome:
+        try:
+            load(path)
+        except (AutomapError, RlError):
+            return "refused"
+        return "accepted"
+
+    return use
 
 
-def _checkpoint(path: Path, random: Random) -> Outcome:
-    try:
-        part(load_checkpoint(path), "agent")
-    except RlError:
-        return "refused"
-    return "accepted"
+def _load_weights(path: Path) -> None:
+    load_weights(path, WEIGHTS_FORMAT)
+
+
+def _load_agent(path: Path) -> None:
+    part(load_checkpoint(path), "agent")
 
 
 def _witness(path: Path, random: Random) -> Outcome:
@@ -169,6 +177,34 @@ def _witness(path: Path, random: Random) -> Outcome:
     return "refused" if found is None else "accepted"
 
 
+def _answer(path: Path, random: Random) -> Outcome:
+    """As `_witness`; the programs that an entry names are there."""
+    path.rename(path.with_name("key.json"))
+    for number in range(3):
+        path.with_name(f"key-{number}.pb.gz").write_bytes(b"program")
+    return "refused" if load_answer(path.parent, "key") is None else "accepted"
+
+
+def _kernel_prices(path: Path, random: Random) -> Outcome:
+    """What cannot be used is warned of, and as if there were none."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        prices = load_prices(path)
+    dot = DotSignature(dtype="bf16", batch=1, m=8, n=16, k=8)
+    row = CompiledDot(signature=dot, seconds=1e-6, predicted_seconds=1e-6)
+    prices.with_kernels([row])
+    return "refused" if said else "accepted"
+
+
+def _degrees(path: Path, random: Random) -> Outcome:
+    """Another program's configuration, read as MaxText's and as Megatron's."""
+    said = [
+        command("degrees", str(path), "--from", program, "--topology", "4x8xh100", "--json")
+        for program in ("maxtext", "megatron")
+    ]
+    return "accepted" if "accepted" in said else "refused"
+
+
 def _plan_entry(path: Path, random: Random) -> Outcome:
     path.rename(path.with_suffix(".json"))
     call, reemitter = _traced()
@@ -176,7 +212,7 @@ def _plan_entry(path: Path, random: Random) -> Outcome:
     if found is None:
         return "refused"
     try:
-        found.jit(seeds.STEPS[0].function, _devices()).prepare(*seeds.STEPS[0].args)
+        found.jit(seeds.STEPS[0].function, jax.devices()[:4]).prepare(*seeds.STEPS[0].args)
     except AutomapError:
         return "refused"
     return "accepted"
@@ -352,9 +388,13 @@ FORMATS: Final[dict[str, Format]] = {
     "plan": Format(_of_json(seeds.plans), _plan_file),
     "topology": Format(_toml, _topology_file),
     "profile": Format(_of_json(seeds.profiles), _profile),
-    "agent's weights": Format(_safetensors(seeds.weights), _weights),
-    "checkpoint": Format(_safetensors(seeds.checkpoints), _checkpoint),
+    "agent's weights": Format(_safetensors(seeds.weights), _loaded(_load_weights)),
+    "checkpoint": Format(_safetensors(seeds.checkpoints), _loaded(_load_agent)),
     "witness": Format(_of_json(seeds.witnesses), _witness),
+    "answer of stages": Format(_of_json(seeds.answers), _answer),
+    "prices of kernels": Format(_of_json(seeds.kernel_prices), _kernel_prices),
+    "prices of machines": Format(_of_texts(lambda: seeds.MACHINE_PRICES), _loaded(read_prices)),
+    "degrees": Format(_of_texts(lambda: seeds.DEGREES), _degrees),
     "plan cache": Format(_of_json(seeds.plans), _plan_entry),
     "command line": Format(_words, _command_line),
 }

@@ -1,7 +1,7 @@
 """Valid inputs of every format, made by the code that writes them; what is mutated begins here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 import tempfile
@@ -16,6 +16,7 @@ from safetensors.numpy import save_file
 from automap.action_network import shapes
 from automap.api.planning import plan
 from automap.cost.profile import KernelProfile, Transfer
+from automap.cost.profile.prices import CompiledDot, KernelPrices
 from automap.cost.profile.record import FORMAT as PROFILE_FORMAT
 from automap.cost.profile.signatures import (
     ConvolutionSignature,
@@ -25,9 +26,10 @@ from automap.cost.profile.signatures import (
 )
 from automap.pipeline.agent.network import FORMAT as WEIGHTS_FORMAT
 from automap.plan.codec import encode
+from automap.refine.attribution import FORMAT as PRICES_FORMAT, VERSION as PRICES_VERSION
 from automap.topology import get_topology
 from automap.topology.toml_file import __doc__ as toml_doc
-from automap.verify.messages import MemoryBytes
+from automap.verify.messages import Answer, MemoryBytes, ProgramAnswer
 from automap.verify.witness import CompiledRecord, Witness
 from hlo_tools.jax_compat import portable_stablehlo
 from rl.checkpoint import Checkpoint, save
@@ -36,10 +38,11 @@ from tests.steps import mlp
 
 @dataclass(frozen=True)
 class Step:
-    """A function and its abstract arguments."""
+    """A function and its abstract arguments; and how many devices its plans are for."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
+    n_devices: int = 4
 
 
 def _array(*shape: int, dtype: str = "float32") -> jax.ShapeDtypeStruct:
@@ -111,19 +114,51 @@ def stablehlo_bytecodes() -> tuple[bytes, ...]:
     )
 
 
+def _layers(weights: jax.Array, batch: jax.Array) -> jax.Array:
+    """Gradient descent through layers in a loop, which keeps values for its backward pass."""
+
+    def layer(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.tanh(jnp.sin(x @ weight) @ weight.T), None
+
+    def loss(weights: jax.Array) -> jax.Array:
+        return jnp.square(jax.lax.scan(layer, batch, weights)[0]).mean()
+
+    return weights - 0.1 * jax.grad(loss)(weights)
+
+
+def _branches(image: jax.Array, kernels: jax.Array) -> jax.Array:
+    """Convolutions of one image, which may run at once or be merged."""
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jnp.concatenate(
+        [
+            jax.lax.conv_general_dilated(image, k, (1, 1), "SAME", dimension_numbers=numbers)
+            for k in kernels
+        ],
+        axis=-1,
+    )
+
+
+LAYERS = Step(_layers, (_array(4, 64, 64), _array(512, 64)))
+BRANCHES = Step(_branches, (_array(1, 32, 32, 32), _array(3, 3, 3, 32, 32)), n_devices=1)
+_SHARDED: Mapping[str, Any] = {"topology": "4xh100", "strategy": "greedy", "budget": 5.0}
+PLANNED: tuple[tuple[Step, Mapping[str, Any]], ...] = (
+    (STEPS[0], {"topology": "4xh100", "preset": "zero-3"}),
+    (STEPS[0], _SHARDED),
+    (STEPS[0], {"topology": "4xh100", "space": "pipeline", "stages": 2, "budget": 5.0}),
+    (STEPS[0], {"topology": "4xh100", "space": "hybrid", "stages": 2, "budget": 5.0}),
+    (LAYERS, {**_SHARDED, "levers": "remat", "memory_limit": 0.0005}),
+    (LAYERS, {**_SHARDED, "levers": "accumulate", "memory_limit": 0.0007}),
+    (LAYERS, {**_SHARDED, "levers": "offload", "memory_limit": 0.0005}),
+    (STEPS[0], {"topology": "4xh100", "space": "placement", "strategy": "heft"}),
+    (STEPS[0], {"topology": "4xh100", "space": "placement", "strategy": "mcmc", "budget": 2.0}),
+    (BRANCHES, {"topology": "1xv100", "space": "streams"}),
+)
+
+
 @cache
 def plans() -> tuple[Mapping[str, Any], ...]:
-    """JSON values of plan files: of shardings, of a pipeline, of stages that are sharded inside."""
-    step = STEPS[0]
-    given: tuple[Mapping[str, Any], ...] = (
-        {"preset": "zero-3"},
-        {"strategy": "greedy", "budget": 5.0},
-        {"space": "pipeline", "stages": 2, "budget": 5.0},
-        {"space": "hybrid", "budget": 5.0, "stages": 2},
-    )
-    return tuple(
-        plan(step.function, step.args, topology="4xh100", **options).to_json() for options in given
-    )
+    """JSON values of plan files: of shardings, pipelines, levers, placements and streams."""
+    return tuple(plan(step.function, step.args, **options).to_json() for step, options in PLANNED)
 
 
 @cache
@@ -186,6 +221,46 @@ def witnesses() -> tuple[Mapping[str, Any], ...]:
         program="input.pb.gz",
     )
     return (said.to_json(),)
+
+
+@cache
+def answers() -> tuple[Mapping[str, Any], ...]:
+    """JSON values of what a compiler answered of a pipeline's programs."""
+    used = MemoryBytes(arguments=10, outputs=9, aliased=9, temporaries=1, generated_code=5)
+    first = ProgramAnswer(
+        outcome="done",
+        message="",
+        same_as=None,
+        memory=used,
+        input_bytes=(4, 6),
+        output_bytes=(9,),
+    )
+    programs = (first, replace(first, same_as=0, memory=None))
+    return (
+        encode(
+            Answer(
+                outcome="done", message="", seconds=1.5, memory=None, leaves=(), programs=programs
+            )
+        ),
+    )
+
+
+@cache
+def kernel_prices() -> tuple[Mapping[str, Any], ...]:
+    """JSON values of what compilers said of kernels."""
+    dot = DotSignature(dtype="bf16", batch=1, m=8, n=16, k=8)
+    row = CompiledDot(signature=dot, seconds=2e-6, predicted_seconds=1e-6)
+    prices = KernelPrices(dots=(row,), other_ratio=1.25)
+    return ({"format": PRICES_FORMAT, "version": PRICES_VERSION, **encode(prices)},)
+
+
+MACHINE_PRICES = ('currency = "EUR"\n[per_device_hour]\nh100 = 2.5\n"v5e:2x4" = 1\na100 = 1e0\n',)
+DEGREES = (
+    "ici_fsdp_parallelism: -1\nici_tensor_parallelism: 4\ndcn_data_parallelism: 2\n"
+    "num_pipeline_microbatches: 8\nremat_policy: 'full'\n",
+    "torchrun pretrain_gpt.py --tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 \\\n"
+    "  --use-distributed-optimizer --recompute-granularity full --micro-batch-size 1\n",
+)
 
 
 @cache

@@ -23,6 +23,10 @@ SEEDS = {
     "agent's weights": seeds.weights,
     "checkpoint": seeds.checkpoints,
     "witness": lambda: [json.dumps(value).encode() for value in seeds.witnesses()],
+    "answer of stages": lambda: [json.dumps(value).encode() for value in seeds.answers()],
+    "prices of kernels": lambda: [json.dumps(value).encode() for value in seeds.kernel_prices()],
+    "prices of machines": lambda: [text.encode() for text in seeds.MACHINE_PRICES],
+    "degrees": lambda: [text.encode() for text in seeds.DEGREES],
 }
 # Of each format, which takes a second or two.
 INPUTS = {"HLO proto": 40, "plan": 60, "command line": 15, "topology": 40, "profile": 40}

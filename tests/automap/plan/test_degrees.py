@@ -170,3 +170,16 @@ def test_the_commands_write_and_read_and_say_what_they_leave_out(tmp_path):
     )
     values = json.loads(_run("export", plan, "--to", "megatron", "--json").stdout)
     assert prod(values["degrees"]["inside"].values()) == 8
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (read_maxtext, "ici_fsdp_parallelism: " + "9" * 5000),
+        (read_maxtext, "ici_fsdp_parallelism: 8\nnum_pipeline_microbatches: " + "9" * 5000),
+        (read_megatron, "--tensor-model-parallel-size " + "9" * 5000),
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_no_count(read, text):
+    with pytest.raises(InputError, match="of 5000 digits; allowed: up to 10"):
+        read(text, 8)
