@@ -173,7 +173,7 @@ _REASONS: Final[tuple[tuple[str, Test], ...]] = (
     ("its parallelism is not in the row", lambda row: not _words(row.parallelism)),
     ("two slices over a data centre's network", lambda row: "dcn" in row.parallelism),
     (
-        "an interleaved pipeline, a schedule that automap does not have",
+        "an interleaved pipeline, whose seconds have no formula to predict it by",
         lambda row: row.layout().rounds > 1,
     ),
     (
