@@ -18,12 +18,13 @@ import jax
 from jax import lax, numpy as jnp
 import optax
 
+from automap.errors import InputError
 from models.training import Batch, DType, State, TrainStep, adamw, check_size, cross_entropy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongContextConfig:
-    """Sizes; `key_heads` divides `heads`, `blocks` the length of the sequences."""
+    """Sizes; `key_heads` divides `heads`, these `d_model`, `blocks` the length of the sequences."""
 
     depth: int
     d_model: int
@@ -104,6 +105,14 @@ def long_context(
     """The train step on [batch, seq] tokens. Raises `InputError` for sizes that do not go."""
     check_size("batch", batch)
     check_size("seq", seq)
+    for name, whole, part in (
+        ("blocks", seq, config.blocks),
+        ("heads", config.d_model, config.heads),
+        ("key_heads", config.heads, config.key_heads),
+    ):
+        check_size(name, part)
+        if whole % part:
+            raise InputError(f"{name}={part} is not possible; give a divisor of {whole}")
     optimizer, loss = adamw(), partial(_loss, config, dtype)
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, Any]]:

@@ -1,5 +1,4 @@
-"""Every lever alone and every two of them on ten steps and one that is refused, beside the plain
-step on one device.
+"""Every lever alone and every two of them on eleven steps, beside the plain step on one device.
 
     python -m scripts.check_levers --kept rows.jsonl -o docs/reports/levers.md
 
@@ -37,7 +36,8 @@ def _row(step: LeveredStep) -> dict[str, str]:
         try:
             cells[name] = f"{compare(step, levers).excess:.2f}"
         except NoSuchLeverError as error:
-            cells[name] = next(short for short, why in _SHORT if re.search(why, str(error)))
+            said = str(error)
+            cells[name] = next((short for short, why in _SHORT if re.search(why, said)), said)
     return cells
 
 

@@ -50,6 +50,7 @@ WIDEST: Final = 3.0
 STEPS: Final = 10
 CONTROLLERS: Final = (1, 2, 4)
 SEARCH_SECONDS: Final = 60.0
+MEASURED_UPDATES: Final = 6
 
 
 @dataclass
@@ -270,7 +271,6 @@ def _measured(folder: Path, seeds: int, updates: int) -> list[list[str]]:
     return kept(folder, "measured", rows)
 
 
-MEASURED_UPDATES: Final = 6
 TABLES: Final[Mapping[str, Table]] = {
     "large": Table(LARGE_HEADER, _large),
     "controllers": Table(CONTROLLERS_HEADER, _controllers),

@@ -173,19 +173,20 @@ def main(
     """Run the comparison."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
-    names = [name for name in MODELS if not only or name in only]
+    if bool(compiler) == microbatches or (offload and not compiler):
+        raise click.UsageError("give --microbatches, or --compiler with or without --offload")
+    models = OFFLOADED if offload else MODELS
+    if unknown := sorted(set(only) - set(models)):
+        allowed = ", ".join(map(repr, models))
+        raise click.BadParameter(f"got {unknown[0]!r}; allowed: {allowed}", param_hint="--only")
+    names = [name for name in models if not only or name in only]
     topology = get_topology(_TOPOLOGIES[compiler or "tpu"])
-    if not compiler and not microbatches:
-        raise click.UsageError("give --microbatches or --compiler")
-    mark = "microbatches" if microbatches else str(compiler)
-    if offload:
-        mark = f"offload on {compiler or 'tpu'}"
-        names = [name for name in OFFLOADED if not only or name in only]
-        table = offload_table(names, topology)
-    elif microbatches:
-        table = microbatches_table("GPT", topology)
+    if microbatches:
+        mark, table = "microbatches", microbatches_table("GPT", topology)
+    elif offload:
+        mark, table = f"offload on {compiler}", offload_table(names, topology)
     else:
-        table = memory_table(names, topology)
+        mark, table = str(compiler), memory_table(names, topology)
     if output is None:
         click.echo(table)
         return

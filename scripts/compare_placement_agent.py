@@ -1,6 +1,6 @@
 """The pretrained placement agent on what it has not seen.
 
-    python -m scripts.compare_placement_agent --kept ROWS -o docs/reports/colocrl.md
+    python -m scripts.compare_placement_agent --kept ROWS -o docs/reports/placement_agent.md
 
 models  those of ColocRL's tables, beside policies trained on the model itself, searches and bounds;
         the columns of others are rows that `scripts.reproduce_colocrl` has kept in the same folder

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 import json
 from pathlib import Path
+import shlex
 import time
 from typing import Any, Final
 
@@ -73,8 +74,7 @@ _ALL_MODELS: Final[Mapping[str, Model]] = {**MODELS, **LARGE}
 
 @dataclass
 class Plan:
-    """One plan of a row; `plan` is its file; what a compiler was not asked or did not say is
-    None."""
+    """One plan of a row; `plan` is its file. None is what no compiler was asked, or did not say."""
 
     seconds: float
     peak_bytes: float
@@ -256,7 +256,7 @@ def compiled_table(rows: Sequence[Row]) -> str:
     lines = []
     for row in rows:
         for name, plan in row.plans.items():
-            compiled: Any = plan.compiled_bytes
+            compiled = plan.compiled_bytes
             lines.append(
                 [
                     *row.key,
@@ -310,7 +310,8 @@ def main(
     if output is None:
         click.echo(table)
         return
-    flags = f" --compiler {compiler}" if compiler else ""
+    flags = "".join(f" --only {shlex.quote(name)}" for name in only)
+    flags += f" --compiler {compiler}" if compiler else ""
     command = f"{COMMAND} --kept rows.jsonl{flags} -o {output}"
     machine = f"jax {jax.__version__}, planned on a CPU host"
     mark = f"frontier on {compiler}" if compiler else "frontier"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import numpy as np
 
 from automap.search import SearchContext
@@ -62,7 +63,7 @@ def _scale(numbers: np.ndarray) -> np.ndarray:
 
 def read_memory(folder: Path, network: str, price_features: int) -> Memory:
     """The lessons of `scripts.train_sharding_agent` in a folder; the last features are prices,
-    the first of which says whether there is one.
+    the first of which says whether there is one. Raises `ClickException` for a folder without.
     """
     states, problems, features, added, priced, owners = ([] for _ in range(6))
     for number, path in enumerate(sorted(folder.glob(f"{network}-[0-9]*.safetensors"))):
@@ -77,6 +78,11 @@ def read_memory(folder: Path, network: str, price_features: int) -> Memory:
         saved = np.where(is_priced, lesson["baseline"][mask], 0.0)
         added.append(lesson["worth"][mask] - saved)
         owners.append(np.full(len(shown), number))
+    if not states:
+        raise click.ClickException(
+            f"{folder} has no lessons {network}-*.safetensors; make them with "
+            "scripts.train_sharding_agent"
+        )
     joined = (np.concatenate(part) for part in (states, problems, features, added, priced, owners))
     return Memory(*joined)
 

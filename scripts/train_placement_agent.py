@@ -71,6 +71,10 @@ def main(
                 if time.monotonic() > ended:
                     break
                 lots.append(block_lessons(first, weights, folder))
+            if not lots:
+                raise click.UsageError(
+                    f"no lessons: got --problems {problems}, --minutes {minutes:g}; allowed: more"
+                )
             imitator = trained(NETWORK, number, lots, updates, seed, folder, progress)
     if imitator is None:
         raise click.UsageError("nothing to train: got --rounds 0; allowed: 1 or more")

@@ -1,5 +1,5 @@
-"""Ten steps, each under every lever alone and under every two: what is computed, beside the plain
-step on one device.
+"""Eleven steps, each under every lever alone and under every two: what is computed, beside the
+plain step on one device.
 
     remat      nothing of any block is kept, all is computed again
     batch      gradients are accumulated over two microbatches

@@ -231,15 +231,16 @@ def _with_bodies(equation: Equation, make_rewriter: Callable[[FlatJaxpr], Rewrit
 
 def _lowered_for(flat: FlatJaxpr, platform: str) -> FlatJaxpr:
     """The flat jaxpr with the branch of a platform in the place of all others, which may have what
-    JAX does not export (cuDNN's attention, where the step is lowered for TPUs).
+    JAX does not export (cuDNN's attention, where the step is lowered for TPUs). A choice without a
+    branch for it stays, and JAX refuses to lower it.
     """
     made = []
     for equation in flat.equations:
         bodies = [replace(b, flat=_lowered_for(b.flat, platform)) for b in equation.bodies]
-        choices = equation.eqn.params.get("branches_platforms")
-        if choices:
-            index = next(n for n, names in enumerate(choices) if names is None or platform in names)
-            bodies = [bodies[index]] * len(bodies)
+        choices = equation.eqn.params.get("branches_platforms") or ()
+        its = [n for n, names in enumerate(choices) if names is None or platform in names]
+        if its:
+            bodies = [bodies[its[0]]] * len(bodies)
         made.append(replace(equation, bodies=tuple(bodies)))
     return replace(flat, equations=tuple(made))
 

@@ -13,8 +13,9 @@ graph     of each operator its seconds, bytes and edges, and the means of these 
           "Simplifying graph convolutional networks"), whose readout is trained
                                                                          -> in: `_convolved`
 worth     Q(state, device) = -log(seconds of the best placement that goes on so / of the best)
-                           ~ what is known without learning, -(end - least end) / unit, where the
-                             memory is full less FULL, + what is learnt  (`automap.action_network`)
+                           ~ what is known without learning, -(end - least end) / unit, at most
+                             MOST_BEHIND of it, less FULL where the memory is full,
+                             + what is learnt                            (`automap.action_network`)
 scale     of N operators one decides about 1/N of a step, while a network's errors do not shrink:
           what it has learnt on graphs of TRAINED operators counts TRAINED / N on larger ones, and
           so does the noise                                              -> in: `Course.scale`
@@ -42,12 +43,12 @@ from hlo_tools.analyses.phases import Phase
 
 
 DRAWS: Final = 32
-# The mean over the graphs that it was trained on.
+# Operators: the mean over the graphs that it was trained on.
 TRAINED: Final = 14
 # Of the noise in Q: half of the draws stay near what is thought best, others look further.
 TEMPERATURES: Final = (0.002, 0.005, 0.01, 0.02)
 FULL: Final = 0.2
-_MOST: Final = 0.2
+MOST_BEHIND: Final = 0.2
 _HINTS: Final = 4
 _SIGNALS: Final = 4
 ACTION_FEATURES: Final = 17 + _HINTS
@@ -362,7 +363,7 @@ class Progress:
             float((everything > 0).mean()),
         ]
         state = np.concatenate([flat, course.constant_features[operator]]).astype(np.float32)
-        known = -np.minimum(late / unit, _MOST) - FULL * (left < 0.0)
+        known = -np.minimum(late / unit, MOST_BEHIND) - FULL * (left < 0.0)
         return features, state, known.astype(np.float32)
 
 

@@ -129,7 +129,7 @@ def exact(search: Search) -> Placed:
         return replace(placed, gap=0.0)
     least = least_seconds(search)
     is_bounded = placed.fits and least > 0.0
-    return replace(placed, gap=placed.seconds / least - 1.0 if is_bounded else None)
+    return replace(placed, gap=max(placed.seconds / least - 1.0, 0.0) if is_bounded else None)
 
 
 def least_seconds(search: Search) -> float:

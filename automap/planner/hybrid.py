@@ -270,7 +270,9 @@ class HybridRecords:
         t, k = options.table[partition.kinds[s]], partition.stages - s
         share, m = options.share[partition.kinds[s]], options.microbatches
         grouped = self.choice.group_memory(s)
-        here = [s] if grouped is None else range(s % self.choice.groups, k + s, self.choice.groups)
+        # Of interleaved stages with all those on the same devices.
+        groups = self.choice.groups
+        here = [s] if grouped is None else range(s % groups, partition.stages, groups)
         state = sum(float(options.state[t, *partition.cuts[n : n + 2]]) for n in here)
         if grouped is None:
             held = in_flight(options.order, m, k) * options.saved[t, i, j]

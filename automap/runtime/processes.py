@@ -285,8 +285,8 @@ def check_state_types(call: TracedCall) -> None:
         if call.jaxpr.out_avals[output].weak_type:
             raise InputError(
                 f"the result {call.result_paths[output]} has the type of a Python number, which "
-                "has no place in state "
-                "on several processes; give it one where it is made, as jnp.asarray(x, jnp.float32)"
+                "has no place in state on several processes; give it one where it is made, as "
+                "jnp.asarray(x, jnp.float32)"
             )
 
 

@@ -187,12 +187,11 @@ def _with_more_results(
     places = sorted((kernel.op, place) for place, kernel in enumerate(kernels))
     for kernel in more:
         at = bisect_left(places, (kernel.op, 0))
-        place = places[at][1] if at < len(places) else -1
-        host = result[place]
-        trips = graph.ops[kernel.op].trip_count
-        if place < 0 or not _is_fusible(graph, host.op) or graph.ops[host.op].trip_count != trips:
+        if at == len(places) or not _is_fusible(graph, places[at][0], kernel.op):
             rest.append(kernel)
             continue
+        place = places[at][1]
+        host = result[place]
         at_hand = {access.value for access in (*host.reads, *host.writes)}
         reads = tuple(access for access in kernel.reads if access.value not in at_hand)
         result[place] = replace(
@@ -201,8 +200,10 @@ def _with_more_results(
     return result, rest
 
 
-def _is_fusible(graph: Graph, op: int) -> bool:
-    return graph.ops[op].opcode not in OWN_KERNEL | STRUCTURAL
+def _is_fusible(graph: Graph, host: int, op: int) -> bool:
+    """Whether the kernel of op `host` can have the result of another op too."""
+    is_own = graph.ops[host].opcode in OWN_KERNEL | STRUCTURAL
+    return not is_own and graph.ops[host].trip_count == graph.ops[op].trip_count
 
 
 def _prepared(

@@ -12,9 +12,8 @@ of a loop reads, as the stacking of residuals. They may run at any time from whe
 there to the end of the loop. Products of one operand that make gradients in a loop are one product,
 as XLA:GPU merges them (dot_merger.cc), and stand where the last of them does: a sum of one of them
 is not ready before                                                          -> in: `_merged`
-LATE kernels are those of the update: they wait for sums, and only the
-end of the step and the gathers of what they make wait for them. Neither of them makes data for the
-others.
+LATE kernels are those of the update: they wait for sums, and only the end of the step and the
+gathers of what they make wait for them. Neither of them makes data for the others.
 """
 
 from collections.abc import Sequence
@@ -166,7 +165,8 @@ def _is_gradient(problem: Problem, op: Op, index: int) -> bool:
 def _merged(problem: Problem, position: np.ndarray) -> np.ndarray:
     """`position` [ops] with that of the last of those products of one operand that are one.
 
-    XLA leaves apart those of which each has more than 64 MiB on a device, which is not looked at.
+    XLA merges two only if operands and result of one of them are no more bytes on a device than
+    `xla_gpu_dot_merger_threshold_mb`, which is not looked at.
     """
     graph, loops = problem.graph, innermost_loops(problem.graph)
     merged = position.copy()
@@ -180,8 +180,9 @@ def _merged(problem: Problem, position: np.ndarray) -> np.ndarray:
                 key = (loops[index], side, op.inputs[side], *contracting)
                 groups.setdefault(key, []).append(index)
     seen = set[int]()
-    for members in groups.values():
-        if len(members) > 1 and seen.isdisjoint(members):
+    for group in groups.values():
+        members = [index for index in group if index not in seen]
+        if len(members) > 1:
             seen.update(members)
             merged[members] = position[members].max()
     return merged

@@ -243,10 +243,10 @@ class _Search:
 
     def interleave(self, kinds: StageKinds, points: Points, fabric: Fabric, limits: Limits) -> None:
         """Interleaved pipelines whose stages are all of one kind, where one may be faster."""
-        some = replace(limits, deadline=limits.deadline.share(_INTERLEAVED_SHARE))
+        own = replace(limits, deadline=limits.deadline.share(_INTERLEAVED_SHARE))
         for schedule, groups in _group_choices(points, fabric, limits):
             for m in in_rounds(microbatch_counts(points, limits), schedule, groups):
-                self._interleave(kinds, groups, schedule, m, points, fabric, some)
+                self._interleave(kinds, groups, schedule, m, points, fabric, own)
 
     def _interleave(
         self,

@@ -195,22 +195,20 @@ def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Pr
     if batch_class is None:
         raise InputError(
             "no dimension of the inputs was found to be the batch, so there are no microbatches to "
-            "make a "
-            "pipeline of; plan with --space sharding"
+            "make a pipeline of; plan with --space sharding"
         )
     kernels, flow = tables.program.kernels, data_flow(problem)
     items = forward_items(problem, kernels, flow)
     if len(items) < 2:
         raise InputError(
             f"the forward pass has {len(items)} kernels that work on the batch, which cannot be "
-            "cut; plan with "
-            "--space sharding"
+            "cut; plan with --space sharding"
         )
     backward = backward_items(problem, flow, items)
     gradients = parameter_uses(problem, flow, items)
     timing = _timing(problem, tables, roofline, batch_class, items, backward)
-    holds = timing.is_batched
-    weights = weight_ops(problem, backward, holds)
+    is_batched = timing.is_batched
+    weights = weight_ops(problem, backward, is_batched)
     fixed = fixed_uses(problem, flow, items, backward)
     structure = StepStructure(
         flow,
@@ -231,8 +229,8 @@ def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Pr
         gradients=gradients,
         state=structure.stored.uses(np.ones(len(problem.graph.values))),
         saved=saved_uses(problem, kernels, flow, backward),
-        kept=kept_uses(problem, kernels, backward, weights, holds),
-        working_bytes=structure.working.n_bytes(np.where(holds, n_bytes, 0.0)),
+        kept=kept_uses(problem, kernels, backward, weights, is_batched),
+        working_bytes=structure.working.n_bytes(np.where(is_batched, n_bytes, 0.0)),
         batch_size=int(problem.limits[batch_class]),
         weight_ops=weights,
     )

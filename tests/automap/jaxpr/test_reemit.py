@@ -269,3 +269,14 @@ def test_of_a_choice_by_platform_one_branch_is_emitted_for_it():
     assert kernels("tpu") == {"shard_map"}
     assert kernels("cuda") == cudnn
     assert not kernels("cpu")
+
+
+def test_a_choice_without_a_branch_for_the_platform_stays():
+    def step(x):
+        return jax.lax.platform_dependent(x, cuda=jnp.sin, tpu=jnp.cos)
+
+    reemitter = Reemitter(jax.make_jaxpr(step)(1.0))
+    for platform, emitted in {"cuda": {"sin"}, "cpu": {"sin", "cos"}}.items():
+        run = reemitter.constrained({}, AbstractMesh((2,), ("data",)), platform=platform)
+        names = {e.eqn.primitive.name for e in equations(flatten(jax.make_jaxpr(run)(1.0), {}))}
+        assert names & {"sin", "cos"} == emitted

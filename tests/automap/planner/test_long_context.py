@@ -9,6 +9,7 @@ import pytest
 
 import automap
 from automap.config import read_options
+from automap.errors import InputError
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
 from automap.program.trace import trace_step
@@ -21,7 +22,7 @@ from scripts.compare_contexts import WHOLE
 LENGTH, KEY_HEADS, D_HEAD, DEPTH = 128, 2, 8, 2
 
 
-def _model():
+def _model(length=LENGTH):
     sizes = LongContextConfig(
         depth=DEPTH,
         d_model=4 * D_HEAD,
@@ -31,7 +32,7 @@ def _model():
         vocab=128,
         blocks=4,
     )
-    return long_context(sizes, batch=1, seq=LENGTH)
+    return long_context(sizes, batch=1, seq=length)
 
 
 def test_blocks_of_queries_are_attention():
@@ -45,6 +46,11 @@ def test_blocks_of_queries_are_attention():
     for blocks in (1, 4, 16):
         got = attention(q, k, v, blocks).reshape(expected.shape)
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sizes_that_do_not_divide_are_refused():
+    with pytest.raises(InputError, match="blocks=4 is not possible; give a divisor of 30"):
+        _model(30)
 
 
 @pytest.mark.slow

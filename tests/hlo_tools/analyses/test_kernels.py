@@ -182,3 +182,13 @@ def test_nothing_is_fused_over_what_one_program_leaves_for_another(platform, of_
     writes = [a.n_bytes for k in first for a in k.writes]
     assert sorted(writes) == [4, ACTIVATION_BYTES]
     assert [(a.value, a.n_bytes) for a in second.reads] == [(left, ACTIVATION_BYTES)]
+
+
+@pytest.mark.parametrize("platform", ["cuda", "cpu"])
+def test_a_program_that_only_leaves_values_has_kernels_for_them(platform):
+    graph = step_graph(lambda x: jnp.exp(x * 2).sum(), (ROWS, WIDTH))
+    (left,) = [op.outputs[0] for op in graph.ops if op.opcode == "multiply"]
+    is_later = [n > graph.values[left].producer for n in range(len(graph.ops))]
+    fuser, n_bytes = backend_for(platform).fuser, stored_bytes(graph, _wide(graph))
+    first, second = kernels_apart(graph, fuser, n_bytes, is_later, frozenset((left,)))
+    assert [a.value for a in first.writes] == [a.value for a in second.reads] == [left]

@@ -210,8 +210,9 @@ def test_interleaved_stages_of_a_data_parallel_inner_plan_are_those_of_replicas(
     apart = interleaved_stages(arrays, fabric, cuts, groups)
     for mine, theirs in zip(grouped.stages(cuts, groups), apart, strict=True):
         assert mine.transfer == pytest.approx(theirs.transfer, rel=0.01)
-        assert mine.forward == pytest.approx(theirs.forward, abs=1e-5)
-        assert mine.backward == pytest.approx(theirs.backward, abs=1e-5)
+        assert mine.forward == pytest.approx(theirs.forward, rel=0.02)
+        assert mine.backward == pytest.approx(theirs.backward, rel=0.02)
+        assert mine.reduce == pytest.approx(theirs.reduce, rel=0.02)
     for group in range(groups):
         both = [
             sum(group_bytes(each, schedule, cuts, group, groups).values())
