@@ -317,6 +317,7 @@ class Progress:
         arrival = self._arrival(operator)
         end = np.maximum(arrival, self.free) + course.forward_seconds[:, operator]
         late, seconds = end - end.min(), course.seconds[:, operator]
+        least = max(float(seconds.min()), 1e-12)
         apart, shared, total = np.zeros(count), np.zeros(count), 0.0
         for other, n_bytes in course.neighbours[operator]:
             there = self.device[other]
@@ -337,7 +338,7 @@ class Progress:
             [
                 np.minimum(late / mean, 10.0) / 4.0,
                 np.minimum(late / unit, 1.0),
-                np.clip(np.log2(seconds / max(seconds.min(), 1e-12)), 0.0, 8.0) / 4.0,
+                np.clip(np.log2(np.maximum(seconds, 1e-12) / least), 0.0, 8.0) / 4.0,
                 self.load / unit,
                 (self.load - self.load.min()) / unit,
                 np.clip(left / machine.memory_bytes, -2.0, 1.0),

@@ -67,7 +67,8 @@ def derive_constraints(
     missed: dict[str, int] = {}
     # Values that a loop hands to its body, pinned where they are used first and nowhere else.
     entered = set[int]()
-    # Values that a loop's own equation makes for its body, with the axes that they are to have.
+    # Values that cannot be pinned where they are made, as a loop's own equation makes them for its
+    # body or hands them on, with the axes that they are to have.
     unpinned: dict[int, AxesPerDim] = {}
     graph = sharded.problem.graph
     moved = moved_values(sharded)
@@ -121,9 +122,7 @@ def derive_constraints(
 
 
 def _unpinned_operands(op: Op, unpinned: Mapping[int, AxesPerDim]) -> Iterator[Transition]:
-    """What an op reads that the equation of its loop makes for the body, as slices of what it
-    scans.
-    """
+    """What an op reads that cannot be pinned where it is made, as slices of what a loop scans."""
     for number, value in enumerate(op.inputs):
         if value in unpinned:
             yield Transition(f"from{number}", value, unpinned[value], is_change=False)

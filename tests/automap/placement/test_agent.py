@@ -46,6 +46,13 @@ def test_without_learning_the_first_draw_ends_first_as_heft_does():
     assert len(set(drawn(Course(search(dear)), None, 0, 1).device)) == 1
 
 
+def test_operators_that_take_no_time_are_placed():
+    placed = drawn(
+        Course(search(forward_problem([0.0, 1.0, 0.0], {(0, 1): 8, (1, 2): 8}))), None, 0
+    )
+    assert placed.seconds == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("machine", ["haswell-2xk80", "haswell-4xk80", "4xp100"])
 def test_it_places_on_any_number_of_devices_and_the_same_seed_places_alike(machine):
     placed = drawn(Course(some_search(0, machine=machine)), random_weights(1), 3, 4)

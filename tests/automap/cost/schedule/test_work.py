@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from automap.cost.evaluate import Evaluator
@@ -62,3 +64,33 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
     stacks = np.isin(order.data_at, in_loop + 1) & (order.kind == SPARE)
     assert stacks.any()
     assert (work.data_at[stacks] == len(order.kind) + 1).all()
+
+
+def test_a_product_is_merged_with_those_of_one_operand_only():
+    """Of four weights' gradients two read `h`, and three, one of these among them, what `y` gives
+    back.
+    """
+
+    def layer(h, w):
+        y = h @ w["h"] + jnp.sin(h) @ w["sin"] + jnp.cos(h) @ w["cos"]
+        # Transposed first, so that the two of `h` are found first.
+        return y + jnp.tanh(h @ w["tanh"]), None
+
+    def step(weights, x):
+        gradients = jax.grad(lambda w: (jax.lax.scan(layer, x, w)[0] ** 2).mean())(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+    stack = jax.ShapeDtypeStruct((3, 32, 32), "float32")
+    args = (
+        dict.fromkeys(("h", "sin", "cos", "tanh"), stack),
+        jax.ShapeDtypeStruct((64, 32), "float32"),
+    )
+    problem = trace_step(step, args, platform="cuda").problem
+    order = build_tables(problem, "cuda").order
+    products = [
+        slot
+        for slot, op in enumerate(order.op)
+        if order.kind[slot] == SPARE and problem.graph.ops[op].opcode == "dot"
+    ]
+    assert len(products) == 4
+    assert sorted(np.unique(order.merged[products], return_counts=True)[1]) == [2, 2]
