@@ -17,7 +17,6 @@ and a second run goes on.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-import json
 from pathlib import Path
 import platform
 import time
@@ -58,7 +57,7 @@ from scripts.automap_puzzles import (
 )
 from scripts.reproduce_automap import spread
 from scripts.reproduce_pipelines import CONFIGURATIONS, MODELS as PIPELINED, Case, profile
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
 
 
 COMMAND: Final = "python -m scripts.ablate_rainbow --kept ROWS -o docs/reports/rainbow.md"
@@ -327,8 +326,7 @@ def runs(name: str, seeds: int, kept: Path, *, is_shown: bool) -> Iterator[Run]:
     """All runs of a problem; those that are kept are not made again, and are all if only they are
     shown.
     """
-    lines = kept.read_text().splitlines() if kept.is_file() else []
-    made = [Run(**json.loads(line)) for line in lines]
+    made = [Run(**row) for row in kept_rows(kept)]
     known = {(run.problem, run.changed, run.seed): run for run in made}
     problem = PROBLEMS[name]
     for changed in problem.changes:
@@ -338,8 +336,7 @@ def runs(name: str, seeds: int, kept: Path, *, is_shown: bool) -> Iterator[Run]:
                 continue
             if run is None:
                 run = problem.run(name, changed, seed)
-                with kept.open("a") as file:
-                    file.write(json.dumps(asdict(run)) + "\n")
+                keep_row(kept, asdict(run))
                 click.echo(run, err=True)
             yield run
 

@@ -16,7 +16,6 @@ part of an extra: its rows are made where they are installed, and left out elsew
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-import json
 from pathlib import Path
 import platform
 import time
@@ -29,7 +28,7 @@ import torch
 from rl.config import RainbowConfig
 from rl.train import Trainer, one_thread
 from scripts.reproduce_automap import spread
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
 from tests.rl.cart_pole import ATOMS, RAINBOW, SOLVED, CartPole, greedy_score, mean_score
 
 
@@ -156,8 +155,7 @@ def peer_run(name: str, seed: int) -> Run:
 
 def runs(seeds: int, kept: Path) -> Iterator[Run]:
     """All runs that can be made here; those that are kept are not made again."""
-    lines = kept.read_text().splitlines() if kept.is_file() else []
-    known = {(run.agent, run.seed): run for run in (Run(**json.loads(line)) for line in lines)}
+    known = {(run.agent, run.seed): run for run in (Run(**row) for row in kept_rows(kept))}
     players: dict[str, Callable[[str, int], Run]] = dict.fromkeys(AGENTS, own_run)
     has_peer = find_spec("stable_baselines3") is not None
     players[PEER] = peer_run
@@ -168,8 +166,7 @@ def runs(seeds: int, kept: Path) -> Iterator[Run]:
                 continue
             if run is None:
                 run = player(name, seed)
-                with kept.open("a") as file:
-                    file.write(json.dumps(asdict(run)) + "\n")
+                keep_row(kept, asdict(run))
                 click.echo(run, err=True)
             yield run
 

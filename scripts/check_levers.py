@@ -7,7 +7,6 @@ of any array after one, two and three steps, as a fraction of what sums of anoth
 roundings may come to; above 1 it is wrong. Rows are kept as they are made.
 """
 
-import json
 from pathlib import Path
 import re
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 import click
 import jax
 
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
 from tests.corpus.check import DEVICES
 from tests.levered_steps import COMBINATIONS, STEPS, LeveredStep, NoSuchLeverError, compare
 
@@ -48,13 +47,11 @@ def main(output: Path | None, kept: Path) -> None:
     """Run the steps."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", DEVICES)
-    lines = kept.read_text().splitlines() if kept.is_file() else []
-    known = {row["step"]: row for row in map(json.loads, lines)}
+    known = {row["step"]: row for row in kept_rows(kept)}
     for step in STEPS:
         if step.name not in known:
             known[step.name] = _row(step)
-            with kept.open("a") as file:
-                file.write(json.dumps(known[step.name]) + "\n")
+            keep_row(kept, known[step.name])
     rows = [list(known[step.name].values()) for step in STEPS]
     cells = [cell for row in rows for cell in row[1:] if cell[0].isdigit()]
     table = markdown(list(known[STEPS[0].name]), rows)

@@ -10,7 +10,6 @@ which is split by heads.
 """
 
 from dataclasses import asdict, dataclass
-import json
 import math
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,7 @@ from automap.topology import get_topology
 from models.llama import LlamaConfig, llama
 from models.long_context import LongContextConfig, long_context
 from scripts.lever_models import milliseconds
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
 
 
 COMMAND: Final = "python -m scripts.compare_contexts"
@@ -109,16 +108,14 @@ def _gib(n_bytes: float) -> str:
 def main(output: Path | None, kept: Path) -> None:
     """Plan all rows that are not kept yet."""
     jax.config.update("jax_platforms", "cpu")
-    lines = kept.read_text().splitlines() if kept.is_file() else []
-    rows = [Row(**json.loads(line)) for line in lines]
+    rows = [Row(**row) for row in kept_rows(kept)]
     known = {(row.machine, row.context, row.kind) for row in rows}
     for context in reversed(CONTEXTS):
         for key in ((m, context, kind) for m in MACHINES for kind in KINDS):
             if key in known:
                 continue
             rows.append(_row(*key))
-            with kept.open("a") as file:
-                file.write(json.dumps(asdict(rows[-1])) + "\n")
+            keep_row(kept, asdict(rows[-1]))
     if output is None:
         click.echo(table(rows))
         return

@@ -158,10 +158,10 @@ class Cells:
         except OutOfBudget:
             pass
         took = time.process_time() - begin
-        return _fitting_seconds(context), context.evaluations - before, took
+        return fitting_seconds(context), context.evaluations - before, took
 
 
-def _fitting_seconds(context: SearchContext) -> float:
+def fitting_seconds(context: SearchContext) -> float:
     """The shortest step that fits of all that were priced; `auto` may prefer a preset."""
     fits = context.objective.fits
     best = context.best_candidates(1)
@@ -198,7 +198,7 @@ def cell(step: str, machine: str, workload: Workload, nearest: Player | None) ->
     for name in (GREEDY, WALKS):
         note(searched, name, f"{name} as beams", cells.run(get_strategy(name), n))
     note(searched, AUTO, AUTO, cells.run(_searched_by_auto, None))
-    rolled[PRESET] = searched[PRESET] = _fitting_seconds(cells.fresh())
+    rolled[PRESET] = searched[PRESET] = fitting_seconds(cells.fresh())
     return Cell(step, machine, rolled, searched, points, took)
 
 
@@ -207,7 +207,7 @@ def with_nearest(kept: Cell, workload: Workload, nearest: Player) -> Cell:
     since.
     """
     cells = Cells(workload, kept.machine)
-    if not math.isclose(_fitting_seconds(cells.fresh()), kept.rolled_seconds[PRESET]):
+    if not math.isclose(fitting_seconds(cells.fresh()), kept.rolled_seconds[PRESET]):
         return cell(kept.step, kept.machine, workload, nearest)
     rolled = cells.run(lambda c: first_roll_out(c, nearest), kept.points["roll-out"])
     searched = cells.run(lambda c: play(c, nearest), kept.points["beams"])

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations
-import math
 import os
 from pathlib import Path
 import platform
@@ -38,7 +37,7 @@ from automap.search.exhaustive import points
 from automap.space.point import Point
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from scripts.compare_sharding_agent import traced
+from scripts.compare_sharding_agent import fitting_seconds, traced
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -95,24 +94,18 @@ def begun(workload: Workload, machine: str) -> SearchContext:
     return context
 
 
-def _fitting_seconds(context: SearchContext) -> float:
-    """The shortest step that fits of all that were priced; `auto` may prefer a preset."""
-    (best,) = context.best_candidates(1)
-    return best.estimate.step_seconds if context.objective.fits(best.estimate) else math.inf
-
-
 def row(step: str, machine: str, workload: Workload) -> list[str]:
     """A step on a machine: its best plan, and how far from it bounds and searches are."""
     context = begun(workload, machine)
-    presets, begin = _fitting_seconds(context), time.process_time()
+    presets, begin = fitting_seconds(context), time.process_time()
     n_points = sum(c is not None for c in context.evaluate_all(all_points(context), "all"))
-    took_seconds, least = time.process_time() - begin, _fitting_seconds(context)
+    took_seconds, least = time.process_time() - begin, fitting_seconds(context)
     gaps, bound = [], 0.0
     for search in SEARCHES.values():
         searched = begun(workload, machine)
         with suppress(OutOfBudget):
             search(searched)
-        gaps.append(f"{_fitting_seconds(searched) / least - 1:+.2%}")
+        gaps.append(f"{fitting_seconds(searched) / least - 1:+.2%}")
         bound = max(bound, searched.bound_seconds or 0.0)
     return [
         step.rpartition(":")[2],

@@ -9,7 +9,6 @@ these runs.
 """
 
 from dataclasses import asdict, dataclass, replace
-import json
 import math
 from pathlib import Path
 from typing import Final
@@ -24,7 +23,7 @@ from automap.program.trace import trace_step
 from automap.topology import get_topology
 from models.llama import LLAMA_70B, LlamaConfig, llama
 from scripts.lever_models import levers_words
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
 
 
 COMMAND: Final = "python -m scripts.find_published"
@@ -140,13 +139,11 @@ def table(rows: dict[str, Row]) -> str:
 def main(output: Path | None, kept: Path) -> None:
     """Plan the runs that are not kept yet."""
     jax.config.update("jax_platforms", "cpu")
-    lines = kept.read_text().splitlines() if kept.is_file() else []
-    rows = {row.name: row for row in (Row(**json.loads(line)) for line in lines)}
+    rows = {row["name"]: Row(**row) for row in kept_rows(kept)}
     for run in RUNS:
         if run.name not in rows:
             rows[run.name] = _row(run)
-            with kept.open("a") as file:
-                file.write(json.dumps(asdict(rows[run.name])) + "\n")
+            keep_row(kept, asdict(rows[run.name]))
     if output is None:
         click.echo(table(rows))
         return

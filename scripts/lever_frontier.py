@@ -17,7 +17,6 @@ they are made, and a second run goes on; `--show` makes the tables of those that
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-import json
 from pathlib import Path
 import shlex
 import time
@@ -54,7 +53,7 @@ from scripts.lever_models import (
     policy_steps,
     preset_outcome,
 )
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
 
 
 COMMAND: Final = "python -m scripts.lever_frontier"
@@ -212,18 +211,11 @@ def _compiled(row: Row, compiler: CompilerName) -> Row:
 
 def _read(path: Path) -> dict[tuple[str, str, str], Row]:
     rows = {}
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        fields = json.loads(line)
+    for fields in kept_rows(path):
         plans = {name: Plan(**plan) for name, plan in fields.pop("plans").items()}
         row = Row(**fields, plans=plans)
         rows[row.key] = row
     return rows
-
-
-def _write(path: Path, row: Row) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(row)) + "\n")
 
 
 _HEADER: Final = ("model", "machine", "share", "limit GiB", "with levers ms", "peak GiB", "levers")
@@ -296,7 +288,7 @@ def main(
                 key = (case.model, case.machine, share)
                 if key not in known and not show:
                     known[key] = _row(case, share)
-                    _write(kept, known[key])
+                    keep_row(kept, asdict(known[key]))
                 row = known.get(key)
                 if row is None or (
                     compiler and COMPILER_BY_PLATFORM[case.topology.platform] != compiler
@@ -304,7 +296,7 @@ def main(
                     continue
                 if compiler and not row.compiler and not show:
                     row = _compiled(row, compiler)
-                    _write(kept, row)
+                    keep_row(kept, asdict(row))
                 rows.append(row)
     table = frontier_table(rows) if compiler is None else compiled_table(rows)
     if output is None:

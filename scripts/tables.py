@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 import platform
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -39,6 +39,19 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     """A table in markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def kept_rows(path: Path) -> list[dict[str, Any]]:
+    """Rows that runs before have kept in a file, a line of JSON each."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [json.loads(line) for line in lines]
+
+
+def keep_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a row to those."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
 
 
 def kept(folder: Path, name: str, make: Callable[[], T]) -> T:
