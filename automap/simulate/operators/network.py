@@ -16,6 +16,7 @@ other, over its adapter                                                   -> in:
 """
 
 from dataclasses import dataclass
+import math
 
 import numpy as np
 
@@ -101,7 +102,7 @@ def device_network(topology: Topology) -> DeviceNetwork:
         latency_seconds += hops * level.latency_seconds
         ways = _port_media if level.kind == "switch" else _neighbour_media
         media[differ] = (n_media + ways(level, place, stride))[differ]
-        n_media += 2 * (topology.device_count // level.shared_by)
+        n_media += 2 * math.ceil(topology.device_count / level.shared_by)
         stride *= level.size
     media[..., 1][media[..., 0] == media[..., 1]] = NO_MEDIUM
     np.fill_diagonal(bytes_per_s, 1.0)

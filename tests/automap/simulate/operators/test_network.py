@@ -1,5 +1,7 @@
 """The machine of a topology, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,15 @@ def test_both_gpus_of_a_board_share_its_slot():
     assert (media[0, 2] == media[1, 3]).all()
     assert not set(media[0, 1]) & set(media[0, 2])
     assert (media[0, 4] == media[3, 7]).all()
+
+
+def test_levels_have_media_of_their_own_though_a_port_has_fewer_devices_than_others():
+    topology = get_topology("2x2xp100")
+    inside, outside = topology.levels
+    # Ports inside of devices 0 to 2 and of device 3 alone.
+    odd = replace(topology, levels=(replace(inside, shared_by=3), outside))
+    media = device_network(odd).media
+    assert not set(media[2, 3].tolist()) & set(media[0, 2].tolist() + media[2, 0].tolist())
 
 
 def test_a_way_around_a_ring_takes_its_first_and_its_last_link():
