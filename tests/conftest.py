@@ -15,11 +15,11 @@ from hypothesis import settings
 import pytest
 
 
-_FLAGS = ["--xla_force_host_platform_device_count=8", "--xla_backend_optimization_level=0"]
-# XLA ends the process at a flag that it does not know, as a later version may not.
-if version("jaxlib").startswith("0.10."):
-    _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-os.environ["XLA_FLAGS"] = " ".join(_FLAGS)
+# XLA ends the process at a flag that it does not know, as a later version may not, nor libtpu's.
+_KNOWN_TO_ALL = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+_OLDER_CODE = "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""
+_FLAGS = f"{_KNOWN_TO_ALL} {_OLDER_CODE}".strip()
+os.environ["XLA_FLAGS"] = _FLAGS
 os.environ["JAX_PLATFORMS"] = "cpu"
 settings.register_profile("automap", deadline=None, derandomize=True)
 settings.load_profile("automap")
@@ -29,6 +29,12 @@ def pytest_configure():
     """Ctrl-C interrupts what is tested, also where a shell started the tests in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item: pytest.Item):
+    """The processes that a test starts have this one's flags, those with libtpu what it knows."""
+    of_tpus = item.get_closest_marker("tpu_compiler") is not None
+    os.environ["XLA_FLAGS"] = _KNOWN_TO_ALL if of_tpus else _FLAGS
 
 
 def pytest_collection_finish():
