@@ -94,7 +94,8 @@ def hybrid_plan(
     choice = HybridChoice(terms, kind_options, partition, 1.0, grouped)
     records = HybridRecords(workload, pricer, points, choice)
     search = SearchRecord(strategy="auto", seconds=0.0, evaluations=1, seed=0, gap=None)
-    return pipeline_plan(setup, records.pipeline(), records.predicted(), search, ())
+    made = pipeline_plan(setup, records.pipeline(), records.predicted(), search, ())
+    return Plan.from_record(made)
 
 
 def _inner(pricer: Pricer, wanted: Inside) -> InnerPlan:
