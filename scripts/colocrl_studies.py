@@ -18,7 +18,6 @@ from pathlib import Path
 import time
 from typing import Any, Final
 
-import click
 import jax
 from jax import numpy as jnp
 import numpy as np
@@ -42,7 +41,7 @@ from rl.metrics import CsvLog, SequenceRow
 from rl.reinforce import Crew, Fleet, LocalFleet, Reinforce
 from rl.sequences import ReinforceConfig
 from scripts.reproduce_colocrl import MODELS, searched, text, traced
-from scripts.tables import Table, kept, table_options, write_tables
+from scripts.tables import Table, kept, tables_command
 
 
 COMMAND: Final = "python -m scripts.colocrl_studies"
@@ -278,20 +277,7 @@ TABLES: Final[Mapping[str, Table]] = {
 }
 
 
-@click.command(help=__doc__)
-@click.option("--table", "chosen", multiple=True, type=click.Choice(list(TABLES)))
-@table_options
-def main(*, chosen: tuple[str, ...], seeds: int, updates: int, folder: Path, output: Path) -> None:
-    """Write the tables, all of them if none is named."""
-    write_tables(
-        TABLES,
-        COMMAND,
-        chosen=chosen,
-        seeds=seeds,
-        updates=updates,
-        folder=folder,
-        output=output,
-    )
+main = tables_command(TABLES, COMMAND, __doc__)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from automap.placement.search import Placed, Search
 from automap.placement.strategies import BASELINES, exact, least_seconds, mcmc
 from scripts.placement_lessons import generated
 from scripts.reproduce_colocrl import MODELS, searched, text, traced
-from scripts.tables import Table, kept, table_options, write_tables
+from scripts.tables import Table, kept, tables_command
 
 
 COMMAND: Final = "python -m scripts.compare_placement_agent"
@@ -139,20 +139,7 @@ TABLES: Final[Mapping[str, Table]] = {
 }
 
 
-@click.command(help=__doc__)
-@click.option("--table", "chosen", multiple=True, type=click.Choice(list(TABLES)))
-@table_options
-def main(*, chosen: tuple[str, ...], seeds: int, updates: int, folder: Path, output: Path) -> None:
-    """Write the tables, all of them if none is named."""
-    write_tables(
-        TABLES,
-        COMMAND,
-        chosen=chosen,
-        seeds=seeds,
-        updates=updates,
-        folder=folder,
-        output=output,
-    )
+main = tables_command(TABLES, COMMAND, __doc__)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 import time
 
-import click
 from flax import nnx
 import jax
 from jax import numpy as jnp
@@ -37,7 +36,7 @@ from models.rnnlm import RNNLM, rnnlm, rnnlm_step
 from models.stepwise import nmt_stepwise, rnnlm_stepwise
 from models.training import Batch, Target, train_step
 from rl.sequences import ReinforceConfig
-from scripts.tables import Table, kept, table_options, write_tables
+from scripts.tables import Table, kept, tables_command
 
 
 COMMAND = "python -m scripts.reproduce_colocrl"
@@ -347,20 +346,7 @@ TABLES: Mapping[str, Table] = {
 }
 
 
-@click.command(help=__doc__)
-@click.option("--table", "chosen", multiple=True, type=click.Choice(list(TABLES)))
-@table_options
-def main(*, chosen: tuple[str, ...], seeds: int, updates: int, folder: Path, output: Path) -> None:
-    """Write the tables, all of them if none is named."""
-    write_tables(
-        TABLES,
-        COMMAND,
-        chosen=chosen,
-        seeds=seeds,
-        updates=updates,
-        folder=folder,
-        output=output,
-    )
+main = tables_command(TABLES, COMMAND, __doc__)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Tables in the docs: each stands between two marks and is replaced by the script that makes it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 import json
@@ -71,33 +71,26 @@ class Table:
     rows: Callable[[Path, int, int], list[list[str]]]
 
 
-def table_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of a command that makes such tables."""
+def tables_command(tables: Mapping[str, Table], script: str, about: str | None) -> click.Command:
+    """A command that puts the chosen tables in their places of a page; `about` is its help."""
     path = click.Path(path_type=Path)
-    for option in (
-        click.option("-o", "output", type=path, required=True),
-        click.option("--kept", "folder", type=path, required=True, help="where rows are kept"),
-        click.option("--updates", default=120, show_default=True, type=click.IntRange(1)),
-        click.option("--seeds", default=2, show_default=True, type=click.IntRange(1)),
-    ):
-        command = option(command)
-    return command
-
-
-def write_tables(
-    tables: Mapping[str, Table],
-    script: str,
-    *,
-    chosen: Sequence[str],
-    seeds: int,
-    updates: int,
-    folder: Path,
-    output: Path,
-) -> None:
-    """Put the chosen tables in their places of a page, all of them if none is named."""
     where = f"{platform.machine()} with {os.cpu_count()} processors"
-    for name in chosen or tables:
-        command = f"{script} --table {name} --seeds {seeds} --updates {updates}"
-        rows = tables[name].rows(folder, seeds, updates)
-        above = made_by(f"{command} --kept ROWS -o {output}", where)
-        replace_table(output, above + markdown(tables[name].header, rows), name)
+
+    @click.command(help=about)
+    @click.option(
+        "--table", "chosen", multiple=True, required=True, type=click.Choice(list(tables))
+    )
+    @click.option("--seeds", default=2, show_default=True, type=click.IntRange(1))
+    @click.option("--updates", default=120, show_default=True, type=click.IntRange(1))
+    @click.option("--kept", "folder", type=path, required=True, help="where rows are kept")
+    @click.option("-o", "output", type=path, required=True)
+    def main(
+        *, chosen: tuple[str, ...], seeds: int, updates: int, folder: Path, output: Path
+    ) -> None:
+        for name in chosen:
+            command = f"{script} --table {name} --seeds {seeds} --updates {updates}"
+            rows = tables[name].rows(folder, seeds, updates)
+            above = made_by(f"{command} --kept ROWS -o {output}", where)
+            replace_table(output, above + markdown(tables[name].header, rows), name)
+
+    return main
