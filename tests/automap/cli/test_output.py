@@ -2,6 +2,7 @@
 progress, completion.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 import re
@@ -15,6 +16,7 @@ from automap import progress_bar
 from automap.cli import main
 from automap.plan.record import plan_schema
 from automap.progress_bar import Bar
+from automap.verify.verification import PipelineVerificationRecord
 from tests.automap.plan.test_file import SAMPLE
 
 
@@ -70,6 +72,13 @@ def test_a_verification_has_the_documented_shape(tmp_path):
     done = _run("verify", path, *words, "--json")
     assert done.exit_code == 0, done.output
     assert set(json.loads(done.stdout)) == _documented()["verify"]
+
+
+def test_a_verification_of_a_pipeline_has_the_documented_fields():
+    derived = {"fits", "peak_bytes"}
+    fields = {field.name for field in dataclasses.fields(PipelineVerificationRecord)}
+    # Of each stage the page names what is predicted and compiled.
+    assert fields | derived | {"predicted", "compiled"} == _documented()["verify PIPELINE"]
 
 
 def test_every_command_has_json_quiet_and_verbose_and_is_on_the_page():
