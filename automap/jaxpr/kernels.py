@@ -1,4 +1,5 @@
-"""Equations in the place of a kernel of Pallas: one for the analysis, and one on a plan's mesh.
+"""Equations in the place of a kernel of Pallas: one for the analysis, and one on a plan's mesh; and
+cuDNN's attention on a plan's mesh.
 
     for the analysis   y = custom_call NAME@DIGEST (x), whose rule splits the kernel's batches and
                        states its work; nothing of Pallas is lowered, so any host can do it. A rule
@@ -15,17 +16,25 @@ axis stands for program p of the whole one that has the same digits,
 
 and as its blocks are at the places that those of p have among the first device's, index maps are
 f'(p') = f(p), without any offset                                       -> in: `_index_map`
+
+cuDNN's attention has a partitioner of its own, in JAX, which XLA calls back while it compiles: such
+a step can only be lowered for devices that are there, and compiled in the same process. Each device
+has its own batches and heads instead                               -> in: `attention_per_device`
+
+    y = shard_map(attention)(q, k, v, ...)      with the sharding of q that the plan gives the call
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 import hashlib
 import math
-from typing import Any
+from typing import Any, Final
 
 import jax
 from jax import lax
 from jax.extend import core
+from jax.interpreters import mlir
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
@@ -36,7 +45,7 @@ from automap.jax_compat import (
     smaller_pallas_call,
     weak_shape,
 )
-from automap.jaxpr.convolutions import Axes, free_axes
+from automap.jaxpr.convolutions import Axes, dimension_axes, free_axes
 from automap.jaxpr.grid_tables import GridFactor
 from automap.jaxpr.pallas import BlockedArray, Kernel, read_kernel
 from hlo_tools.rules import FactorKind, Notation, Rule, RuleBuilder, Work
@@ -243,3 +252,103 @@ def _whole_program(
         digit = lax.rem(lax.div(program, jnp.int32(low)), jnp.int32(size))
         whole, low = whole + digit * jnp.int32(factor.low), low * size
     return whole
+
+
+_ATTENTION: Final = frozenset(
+    {"dot_product_attention_fwd_wrapper", "dot_product_attention_bwd_wrapper"}
+)
+_QUERY, _KEY, _BIAS, _FIRST_PAGES = 0, 1, 3, 8
+
+
+def is_attention(eqn: Any) -> bool:
+    """Whether an equation is cuDNN's attention, of arrays that lie as [batch, length, heads,
+    features] and not in pages.
+    """
+    if eqn.primitive.name not in _ATTENTION:
+        return False
+    pages = eqn.invars[_FIRST_PAGES : _FIRST_PAGES + 2]
+    return eqn.params["layout"] == 0 and not any(math.prod(p.aval.shape) for p in pages)
+
+
+def attention_per_device(eqn: Any, mesh: Mesh | AbstractMesh, queries: tuple[Axes, ...]) -> Any:
+    """The `shard_map` equation in its place; `queries` are the axes that split each of their
+    dimensions.
+
+    Raises `PlanError` if they split what is no batch and no head.
+    """
+    batch, length, heads, features = queries
+    if length or features:
+        raise PlanError(
+            f"cuDNN's attention with queries split over {queries}; allowed: batch and heads. Was "
+            "the plan edited? Plan again"
+        )
+    specs = [_attention_spec(eqn, atom, batch, heads) for atom in (*eqn.invars, *eqn.outvars)]
+    results = specs[len(eqn.invars) :]
+    # A bias that all samples or heads share gets the gradients of all of them.
+    summed = [_summed(spec, batch, heads) if n == _BIAS else () for n, spec in enumerate(results)]
+
+    def attention(*operands: Any) -> list[Any]:
+        made = _without_devices().bind(*operands, call=_Call(eqn))
+        return [lax.psum(y, axes) if axes else y for y, axes in zip(made, summed, strict=False)]
+
+    per_device = jax.shard_map(
+        attention,
+        mesh=mesh,
+        axis_names=free_axes(mesh),
+        in_specs=tuple(specs[: len(eqn.invars)]),
+        out_specs=results,
+        check_vma=False,
+    )
+    traced = jax.make_jaxpr(per_device)(*(weak_shape(atom.aval) for atom in eqn.invars))
+    (mapped,) = open_jaxpr(traced)[0].eqns
+    return mapped.replace(invars=eqn.invars, outvars=eqn.outvars, source_info=eqn.source_info)
+
+
+def _attention_spec(eqn: Any, atom: Any, batch: Axes, heads: Axes) -> PartitionSpec:
+    """How one of its operands or results is split."""
+    samples, _, n_heads, _ = eqn.invars[_QUERY].aval.shape
+    key_heads, dims = eqn.invars[_KEY].aval.shape[2], atom.aval.shape
+    if dims[0] not in (1, samples):
+        return PartitionSpec()  # nothing, of what this call has not
+    first = batch if dims[0] > 1 else ()
+    is_bias = len(dims) == 4 and atom in (*eqn.invars[_BIAS : _BIAS + 1], *eqn.outvars[_BIAS:])
+    # Statistics and biases have heads second.
+    place = 1 if is_bias or len(dims) == 3 else 2
+    if len(dims) < 3 or dims[place] not in (n_heads, key_heads):
+        return PartitionSpec(first)
+    return PartitionSpec(first, *[()] * (place - 1), heads if dims[place] > 1 else ())
+
+
+def _summed(spec: PartitionSpec, batch: Axes, heads: Axes) -> Axes:
+    """The axes of samples and heads that do not split a bias."""
+    held = {name for names in dimension_axes(spec, len(spec)) for name in names}
+    return tuple(name for name in (*batch, *heads) if name not in held)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """An equation's primitive with its parameters, which nobody looks into."""
+
+    eqn: Any
+
+    def __call__(self, *operands: Any) -> list[Any]:
+        return self.eqn.primitive.bind(*operands, **self.eqn.params)
+
+
+@cache
+def _without_devices() -> core.Primitive:
+    """A primitive that is lowered as what `call` does.
+
+    JAX refuses to lower cuDNN's attention without devices wherever it finds it in a step, though
+    within a `shard_map` it asks for none.
+    """
+    primitive = core.Primitive("without_devices")
+    primitive.multiple_results = True
+
+    def shapes(*avals: Any, call: _Call) -> list[Any]:
+        return list(jax.make_jaxpr(call)(*avals).out_avals)
+
+    primitive.def_abstract_eval(shapes)
+    lowered = mlir.lower_fun(lambda *operands, call: call(*operands), multiple_results=True)
+    mlir.register_lowering(primitive, lowered)
+    return primitive

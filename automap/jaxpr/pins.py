@@ -14,7 +14,8 @@ from the sharding before it to that after it at once. A convolution whose result
 may be written out for each device (`automap.jaxpr.convolutions`); what other operations become is
 in `automap.jaxpr.replacements`.
 
-A kernel of Pallas runs on each device's own part (`automap.jaxpr.kernels`).
+A kernel of Pallas, and cuDNN's attention, runs on each device's own part
+(`automap.jaxpr.kernels`).
 
 A step's output that is one of its inputs stays that input, so that donation and forwarding are
 kept.
@@ -39,7 +40,7 @@ from automap.jaxpr.convolutions import (
     must_run_per_device,
 )
 from automap.jaxpr.flatten import FlatJaxpr
-from automap.jaxpr.kernels import kernel_per_device
+from automap.jaxpr.kernels import attention_per_device, is_attention, kernel_per_device
 from automap.jaxpr.manual import is_manual, on_plans_mesh
 from automap.jaxpr.pallas import is_kernel
 from automap.jaxpr.replacements import (
@@ -160,6 +161,10 @@ class PinRewriter:
         if is_kernel(eqn):
             split = [_result_axes(eqn, pins, number) for number in range(len(results))]
             return (*before, kernel_per_device(pinned, self.mesh, split), *after)
+        queries = _pinned_sharding(pins, "in", 0)
+        if queries is not None and is_attention(eqn):
+            axes = dimension_axes(queries.spec, len(eqn.invars[0].aval.shape))
+            return (*before, attention_per_device(pinned, self.mesh, axes), *after)
         made = _pinned_sharding(pins, "made", 0)
         if made is not None and is_top_k(eqn):
             axes = dimension_axes(made.spec, len(eqn.outvars[0].aval.shape))

@@ -222,6 +222,10 @@ class ShardedGraph:
         alone = partitioned_alone(instruction, self.problem.linkage.rules[op])
         return has_groups(instruction) or any(f in alone for f in factors)
 
+    def is_attention(self, op: int) -> bool:
+        """Whether an op is cuDNN's attention, whose equation is told how its operands are split."""
+        return self.problem.graph.ops[op].instruction.attributes.attention is not None
+
     def summed_axes(self, op: int) -> set[str]:
         """Axes along which an op's result is partial."""
         rule = self.problem.linkage.rules[op]

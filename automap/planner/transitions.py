@@ -166,7 +166,8 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
                 operands.append(Transition(f"from{number}", value, kept, is_change=False))
             # Where the result is pinned the operands are too: else the partitioner moves the change
             # to them.
-            if is_change or results or hand_over is HandOver.KEPT:
+            is_told = bool(results) or sharded.is_attention(index)
+            if is_change or is_told or hand_over is HandOver.KEPT:
                 operands.append(Transition(f"in{number}", value, run, is_change=is_change))
     return (*operands, *results)
 

@@ -5,6 +5,9 @@ some kind of it. `TRUSTED` says which is believed for which, and why. Products a
 catalogue's measurements (`automap.topology.measured.products`) with the sizes of the dots that are
 fused into the kernel, or that a matrix library is called for            -> in: `_products`
 
+Of calls of cuDNN's attention XLA says nothing: they are priced as the planner does, by the flops of
+their rule and by their bytes, and are no second opinion                -> in: `_called_flops`
+
 What is believed of a kernel's work w is not all that it takes: the device needs a gap between two
 kernels, and no kernel is done faster than the catalogue says of the device
                                                                          -> in: `gpu_kernel_seconds`
@@ -41,6 +44,7 @@ from hlo_tools.compiled.estimates import GpuEstimate
 from hlo_tools.graph import DTYPE_BITS
 from hlo_tools.module import Computation, DotDims, Instruction, Module, Shape
 from hlo_tools.opcodes import NO_TIME, SLICES
+from hlo_tools.rules import make_rule
 
 
 MEASURED: Final = "measured product"
@@ -96,7 +100,7 @@ def gpu_kernel_seconds(
     next.
     """
     gap_seconds, column_numbers = backend.launch_gap_seconds, backend.column_numbers
-    called = _library_products(estimates, module)
+    called, flops = _library_products(estimates, module), _called_flops(module)
     operand_bytes = _operand_bytes(module)
 
     def seconds(instruction: Instruction) -> float:
@@ -106,7 +110,10 @@ def gpu_kernel_seconds(
         products = called.get(instruction.name) or tuple(_products(instruction, module))
         measured = _measured_seconds(products, device, gap_seconds)
         moved_bytes = operand_bytes[instruction.name] + shape_bytes(instruction.shape)
-        work = _believed(instruction, estimate, measured, device)
+        if instruction.name in flops:
+            work = _roofline_seconds(flops[instruction.name], moved_bytes, device)
+        else:
+            work = _believed(instruction, estimate, measured, device)
         inside = list(_called(instruction, module))
         most = _slowest_transpose_seconds(inside, moved_bytes, device)
         if inside and column_numbers is not None:
@@ -129,6 +136,29 @@ def _believed(
     # Plain copies have no estimate: they read and write their result's bytes.
     moved = 2 * shape_bytes(instruction.shape) if instruction.opcode == "copy" else 0
     return moved / (device.hbm_bytes_per_s * device.memory_efficiency)
+
+
+def _called_flops(module: Module) -> Mapping[str, tuple[str, float]]:
+    """Element type and flops of calls whose rule states its work, by their names."""
+    flops: dict[str, tuple[str, float]] = {}
+    for computation in module.computations.values():
+        shapes = {i.id: i.shape for i in computation.instructions}
+        for instruction in computation.instructions:
+            if instruction.attributes.attention is None:
+                continue
+            given = [shapes[o] for o in instruction.operands]
+            made = instruction.shape.elements or (instruction.shape,)
+            operands, results = ([s.dims for s in each] for each in (given, made))
+            rule = make_rule(instruction, instruction.opcode, operands, results, {})
+            if rule.work is not None:
+                flops[instruction.name] = given[0].dtype, rule.work.flops
+    return flops
+
+
+def _roofline_seconds(flops: tuple[str, float], moved_bytes: int, device: Device) -> float:
+    dtype, count = flops
+    products = count / (device.peak_flops_per_s(dtype) * device.matmul_efficiency)
+    return max(products, moved_bytes / (device.hbm_bytes_per_s * device.memory_efficiency))
 
 
 def _operand_bytes(module: Module) -> Mapping[str, int]:
