@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from rl.checkpoint import adam_arrays, restore_adam
 from rl.config import Bootstrap, Distribution, RainbowConfig
 from rl.env import EnvShape, Observation
-from rl.networks import Inputs, build_network, network_inputs
+from rl.networks import Inputs, build_network, network_inputs, network_weights
 from rl.replay import Batch
 
 
@@ -46,10 +46,13 @@ class Learned:
 class Agent:
     """Networks and optimizer; everything random is the caller's."""
 
-    def __init__(self, shape: EnvShape, config: RainbowConfig, seed: int):
-        """First weights follow from the seed."""
-        self._config = config
-        self._online, self._target = (build_network(shape, config, seed) for _ in range(2))
+    def __init__(self, shape: EnvShape, config: RainbowConfig, seed: int, device: str = "cpu"):
+        """First weights follow from the seed; networks live on a device of torch, all that goes in
+        and out is in the memory of the host.
+        """
+        self._config, self._device = config, device
+        networks = (build_network(shape, config, seed).to(device) for _ in range(2))
+        self._online, self._target = networks
         # The target network is only ever copied to, so its gradients would be work for nothing.
         self._target.requires_grad_(False)
         self._head = Head(config.distribution)
@@ -61,11 +64,21 @@ class Agent:
         """Batches learnt from."""
         return self._updates
 
+    def weights(self) -> dict[str, np.ndarray]:
+        """Copies of the online network's weights by name."""
+        return network_weights(self._online)
+
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Take weights that were learnt elsewhere, as by imitation, in place of the first ones."""
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in weights.items()}
+        self._online.load_state_dict(tensors)
+        self._target.load_state_dict(tensors)
+
     def values(self, observation: Observation) -> np.ndarray:
         """Q of all actions, float32 [n, A], -inf where not allowed."""
-        inputs = network_inputs(observation)
+        inputs = network_inputs(observation, self._device)
         with torch.inference_mode():
-            return self._head.q(self._online(inputs), inputs).numpy()
+            return self._head.q(self._online(inputs), inputs).cpu().numpy()
 
     def act(
         self, observation: Observation, epsilon: float, source: np.random.Generator
@@ -84,16 +97,10 @@ class Agent:
 
     def learn(self, batch: Batch) -> Learned:
         """One update."""
-        t = batch.transitions
-        step = Step(
-            now=network_inputs(t.now),
-            actions=torch.from_numpy(t.actions),
-            returns=torch.from_numpy(t.returns),
-            discounts=torch.from_numpy(t.discounts),
-            after=network_inputs(t.after),
-        )
+        step = step_on(batch, self._device)
         batch_errors = errors(self._online, self._target, self._head, step, self._config.bootstrap)
-        loss = (torch.from_numpy(batch.weights) * batch_errors.losses).mean()
+        weights = torch.from_numpy(batch.weights).to(self._device)
+        loss = (weights * batch_errors.losses).mean()
         self._adam.zero_grad()
         loss.backward()
         # A surprising batch must not throw the weights far away.
@@ -102,13 +109,13 @@ class Agent:
         self._updates += 1
         if self._updates % self._config.target_every == 0:
             self._target.load_state_dict(self._online.state_dict())
-        return Learned(loss.item(), batch_errors.surprises.numpy())
+        return Learned(loss.item(), batch_errors.surprises.cpu().numpy())
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Weights of both networks and the optimizer's state, for a checkpoint."""
         named = {"online": self._online.state_dict(), "target": self._target.state_dict()}
         weights = {
-            f"{p}.{k}": t.numpy().copy() for p, part in named.items() for k, t in part.items()
+            f"{p}.{k}": t.cpu().numpy().copy() for p, part in named.items() for k, t in part.items()
         }
         return weights | adam_arrays(self._adam) | {"updates": np.array([self._updates])}
 
@@ -138,6 +145,16 @@ class Step:
     after: Inputs
 
 
+def step_on(batch: Batch, device: str) -> Step:
+    """The transitions of a batch on a device."""
+    t = batch.transitions
+    actions, returns, discounts = (
+        torch.from_numpy(array).to(device) for array in (t.actions, t.returns, t.discounts)
+    )
+    now, after = (network_inputs(states, device) for states in (t.now, t.after))
+    return Step(now, actions, returns, discounts, after)
+
+
 @dataclass(frozen=True, slots=True)
 class Errors:
     """Of each transition [m]: what is minimised, and how large the surprise was."""
@@ -152,17 +169,19 @@ class Head:
 
     distribution: Distribution | None
 
-    def atoms(self) -> Tensor:
+    def atoms(self, device: torch.device) -> Tensor:
         """z [K]."""
         span = self.distribution
-        return torch.linspace(span.low, span.high, span.n_atoms) if span else torch.zeros(1)
+        if span is None:
+            return torch.zeros(1, device=device)
+        return torch.linspace(span.low, span.high, span.n_atoms, device=device)
 
     def q(self, z: Tensor, inputs: Inputs) -> Tensor:
         """Values of all actions."""
         if self.distribution is None:
             values = z.squeeze(-1)
         else:
-            values = z.softmax(-1) @ self.atoms()
+            values = z.softmax(-1) @ self.atoms(z.device)
         # Never the best, and never a NaN in a product with a probability of zero.
         return (inputs.baseline + values).masked_fill(~inputs.mask, -torch.inf)
 
@@ -198,7 +217,7 @@ def distribution_errors(
 ) -> Errors:
     """Of logits [m, A, K] now and after."""
     # Atoms are values less the baseline, so places are taken to and from it by both baselines.
-    rows, atoms = torch.arange(len(best)), head.atoms()
+    rows, atoms = torch.arange(len(best), device=best.device), head.atoms(best.device)
     baseline_after = _chosen(step.after.baseline, best).unsqueeze(1)
     baseline_now = _chosen(step.now.baseline, step.actions).unsqueeze(1)
     moved = step.discounts.unsqueeze(1) * (baseline_after + atoms)

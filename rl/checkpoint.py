@@ -114,7 +114,7 @@ def part(checkpoint: Checkpoint, prefix: str) -> dict[str, np.ndarray]:
 def adam_arrays(adam: torch.optim.Adam) -> dict[str, np.ndarray]:
     """Copies of Adam's moments and counts of steps, by the number of the parameter."""
     return {
-        f"adam.{index}.{name}": state[name].numpy().copy()
+        f"adam.{index}.{name}": state[name].cpu().numpy().copy()
         for index, state in adam.state_dict()["state"].items()
         for name in _ADAM
     }

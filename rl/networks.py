@@ -34,9 +34,10 @@ class Inputs:
     mask: Tensor
 
 
-def network_inputs(observation: Observation) -> Inputs:
-    """Tensors on the arrays of an observation, nothing is copied."""
-    return Inputs(*(torch.from_numpy(array) for array in observation.arrays().values()))
+def network_inputs(observation: Observation, device: str = "cpu") -> Inputs:
+    """Tensors on the arrays of an observation; on the processor nothing is copied."""
+    arrays = observation.arrays().values()
+    return Inputs(*(torch.from_numpy(array).to(device) for array in arrays))
 
 
 def duel(values: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
@@ -118,7 +119,7 @@ def build_network(shape: EnvShape, config: RainbowConfig, seed: int) -> nn.Modul
 
 def network_weights(network: nn.Module) -> dict[str, np.ndarray]:
     """Copies of all weights by name."""
-    return {name: t.detach().numpy().copy() for name, t in network.state_dict().items()}
+    return {name: t.detach().cpu().numpy().copy() for name, t in network.state_dict().items()}
 
 
 def _perceptron(n_inputs: int, hidden: Sequence[int]) -> nn.Sequential:

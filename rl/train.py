@@ -36,15 +36,16 @@ class Trainer:
         seed: int,
         log: Log[Row] | None = None,
         log_every_steps: int = 1_000,
+        device: str = "cpu",
     ):
-        """Begin a run; the same seed gives the same run. `log` gets a row every `log_every_steps`
-        steps.
+        """Begin a run; the same seed gives the same run, to the bit on a processor. `log` gets a
+        row every `log_every_steps` steps; the networks are on `device`, as `torch.device` names it.
         """
         self._env, self._config, self._log, self._log_every = env, config, log, log_every_steps
         shape = env.shape
         # Any whole number is a seed; numpy takes those from 0, torch those of 64 bits.
         self._source = np.random.Generator(np.random.PCG64([int(seed < 0), abs(seed)]))
-        self.agent = Agent(shape, config, int(self._source.integers(2**62)))
+        self.agent = Agent(shape, config, int(self._source.integers(2**62)), device)
         self._replay = Replay(config.capacity, shape, config.alpha)
         self._n_step = NStep(shape, config.n_steps, config.gamma)
         self._progress = Progress(shape.n_envs)

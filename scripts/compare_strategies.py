@@ -6,30 +6,67 @@ seconds.
 All search the same space with the same evaluator and seed. A step is given as how much longer it is
 than the best that any of them found for this model on this machine; seconds are the processor's in
 the search, without tracing, while the budget is of time that passes.
+
+    python -m scripts.compare_strategies --table rainbow -o docs/reports/strategies.md
+
+is of `rainbow` and the same player whose network is never updated, which may price as many plans
+with the same seed; the best known is the best of all of these and of `auto`. Its steps are those of
+`scripts.plan_matrix`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 import platform
+import statistics
 import time
 
 import click
+import jax
 
 from automap.config import Options
 from automap.planner.sharding import find
 from automap.program.trace import Workload, trace_step
-from automap.search import STRATEGIES
+from automap.search import STRATEGIES, get_strategy
+from automap.search.rainbow.env import CONFIG
+from automap.search.rainbow.strategy import searched_by
 from automap.topology import get_topology
 from models import bert, dlrm, gpt, llama, moe, nmt, resnet, t5, vgg, vit
 from models.training import Target
-from scripts.tables import made_by, markdown, replace_table
+from scripts.compare_sharding_agent import Cells, traced
+from scripts.tables import kept, made_by, markdown, replace_table
 
 
 COMMAND = "python -m scripts.compare_strategies"
 # One network and two levels of it.
 TOPOLOGIES = ("v5e:2x4", "2x8xh100")
 BUDGET_SECONDS = 30.0
+RAINBOW_STEPS = (
+    "models.t5:t5_base",
+    "models.gpt:gpt_124m",
+    "models.bert:bert_48",
+    "models.vit:vit_b16",
+    "models.moe:moe_8x",
+    "models.dlrm:dlrm_kaggle",
+    "models.nmt:nmt",
+    "models.llama:llama_1b",
+)
+RAINBOW_SEEDS = range(3)
+RAINBOW_HEADER = [
+    "step",
+    "machine",
+    "best known, ms",
+    "rainbow",
+    "learning off",
+    "plans priced",
+    "learning off",
+    "processor s",
+    "learning off",
+    "rainbow better",
+    "equal",
+    "learning off better",
+    "auto",
+]
 MODELS: Mapping[str, Callable[[], Target]] = {
     "t5-base": lambda: t5.t5_base(batch=64),
     "gpt-124m": lambda: gpt.gpt_124m(batch=64),
@@ -121,13 +158,62 @@ def rows(
             yield cells
 
 
+def rainbow_runs(step: str, machine: str) -> dict[str, list[list[float]]]:
+    """By player, of each seed (step seconds, plans priced, processor seconds); of `auto` one."""
+    workload = traced(step, get_topology(machine).platform)
+    runs: dict[str, list[list[float]]] = {"rainbow": [], "learning off": []}
+    off = replace(CONFIG, steps_per_update=None)
+    for seed in RAINBOW_SEEDS:
+        cells = Cells(workload, machine, seed)
+        learnt = cells.run(lambda context: searched_by(context, CONFIG), None)
+        runs["rainbow"].append([*learnt])
+        runs["learning off"].append([*cells.run(lambda c: searched_by(c, off), learnt[1])])
+    return {**runs, "auto": [[*Cells(workload, machine).run(get_strategy("auto"), None)]]}
+
+
+def rainbow_row(step: str, machine: str, folder: Path) -> list[str]:
+    """A row of the table of `rainbow`."""
+    name = f"{step}-{machine}".replace(":", "_")
+    runs = kept(folder, name, lambda: rainbow_runs(step, machine))
+    best = min(seconds for each in runs.values() for seconds, *_ in each)
+    learnt, off = runs["rainbow"], runs["learning off"]
+    ratios = [own[0] / other[0] for own, other in zip(learnt, off, strict=True)]
+    better, worse = (sum(r < 1 - 1e-6 for r in ratios), sum(r > 1 + 1e-6 for r in ratios))
+
+    def column(place: int, text: Callable[[float], str]) -> list[str]:
+        return [_spread([run[place] for run in each], text) for each in (learnt, off)]
+
+    return [
+        step.rpartition(":")[2],
+        machine,
+        f"{best * 1e3:.4g}",
+        *column(0, lambda seconds: f"{seconds / best - 1:+.2%}"),
+        *column(1, "{:,.0f}".format),
+        *column(2, "{:.1f}".format),
+        *map(str, (better, len(ratios) - better - worse, worse)),
+        f"{runs['auto'][0][0] / best - 1:+.2%}",
+    ]
+
+
+def _spread(numbers: Sequence[float], text: Callable[[float], str]) -> str:
+    """The median, and the least and greatest where they read differently."""
+    low, median, high = (text(f(numbers)) for f in (min, statistics.median, max))
+    return median if low == high else f"{median} ({low} to {high})"
+
+
 @click.command(help=(__doc__ or "").splitlines()[0])
+@click.option(
+    "--table", "which", type=click.Choice(("table", "rainbow")), default="table", show_default=True
+)
+@click.option("--kept", "folder", type=click.Path(path_type=Path), help="where rows are kept")
 @click.option("--model", "models", multiple=True, type=click.Choice(list(MODELS)))
 @click.option("--topology", "topologies", multiple=True, default=TOPOLOGIES)
 @click.option("--strategy", "strategies", multiple=True, type=click.Choice(list(STRATEGIES)))
 @click.option("--budget", "budget_seconds", default=BUDGET_SECONDS, show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def main(
+    which: str,
+    folder: Path | None,
     models: tuple[str, ...],
     topologies: tuple[str, ...],
     strategies: tuple[str, ...],
@@ -135,6 +221,19 @@ def main(
     output: Path | None,
 ) -> None:
     """Print the table, or put it in OUTPUT."""
+    jax.config.update("jax_platforms", "cpu")
+    if which == "rainbow":
+        if folder is None:
+            raise click.UsageError("--table rainbow needs --kept FOLDER")
+        rainbow_rows = [rainbow_row(s, t, folder) for s in RAINBOW_STEPS for t in topologies]
+        command = f"{COMMAND} --table rainbow --kept FOLDER -o {output}"
+        where = f"{platform.machine()}, one core, {len(RAINBOW_SEEDS)} seeds"
+        text = made_by(command, where) + markdown(RAINBOW_HEADER, rainbow_rows)
+        if output is None:
+            click.echo(text)
+        else:
+            replace_table(output, text, "rainbow")
+        return
     # Those of Auto-MAP have another objective than the step.
     names = list(strategies or [name for name in STRATEGIES if name not in ("adp", "opp")])
     header = ["model", "machine", "best step, ms", "best preset", *names]

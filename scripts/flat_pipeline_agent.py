@@ -37,6 +37,7 @@ SIZE: Final = Size(stages=4, points=128, servers=4, per_server=8)
 N_ENVS: Final = 64
 EPISODES_EACH: Final = 50
 KEPT: Final = (10_000, 100_000, 1_000_000)
+UNTRAINED: Final = "paper's form, untrained"
 # Held-out problems are of other seeds.
 FIRST_SEED: Final = 3_000_000
 _UNITS: Final = SIZE.servers * SIZE.per_server
@@ -178,7 +179,7 @@ def checkpoint(folder: Path, episodes: int) -> Path:
 
 def kept(folder: Path) -> dict[str, Agent]:
     """By name: the untrained agent, and those that a run kept, by their episodes."""
-    named = {"paper's form, untrained": Trainer(GeneratedEnv(), CONFIG, seed=0).agent}
+    named = {UNTRAINED: Trainer(GeneratedEnv(), CONFIG, seed=0).agent}
     for episodes in sorted(int(path.stem.split("-")[1]) for path in folder.glob("flat-*")):
         trainer = Trainer(GeneratedEnv(), CONFIG, seed=0)
         trainer.restore(checkpoint(folder, episodes))

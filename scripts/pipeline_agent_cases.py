@@ -2,7 +2,7 @@
 problems.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 import json
 from pathlib import Path
@@ -22,9 +22,21 @@ from automap.pipeline.solvers.local import at_servers, even_split, local_search
 HIT = 1e-6
 MOST_WORK = 300_000_000
 """Of the exact solver for one problem, about two seconds."""
-METHOD_HEADER = ["mean gap", "median", "within 1 %", "optimum hit", "none", "ms"]
+METRICS = ("mean gap", "median", "worst", "within 1 %", "optimum hit", "none", "ms")
+AGENT, UNLEARNED = "agent", "without learning"
+METHOD_HEADER = [
+    "method",
+    *(column for metric in METRICS for column in (metric, UNLEARNED)),
+    "agent better",
+    "equal",
+    "without learning better",
+]
+"""Of every metric the same player's without learning is the next column."""
+BASELINES = ("even split", "at servers", "13-start local search")
+PLAYED = ("greedy", "one path, last two searched", "beam 16 x 8", "beams and local search")
+"""Methods that the agent and the same player without learning have."""
 PAIRED = ("greedy", "beam 16 x 8", "beams and local search")
-"""Methods of the agent that are shown beside the same ones without learning."""
+"""Those that are shown where nothing is proven."""
 PAIRED_HEADER = [
     "method",
     "agent, over the best known",
@@ -83,18 +95,49 @@ class Gaps:
     seconds: list[float] = field(default_factory=list)
 
     def cells(self) -> list[str]:
-        """As `METHOD_HEADER` says."""
+        """As `METRICS` says."""
         # Not below the optimum: a rounding would count as a better plan.
         gaps = np.maximum(self.gaps, 0.0)
         fits = gaps[np.isfinite(gaps)]
-        shares = (f"{np.mean(fits):.2%}", f"{np.median(fits):.2%}") if len(fits) else ("-", "-")
+        shares = [np.mean(fits), np.median(fits), np.max(fits)] if len(fits) else []
         return [
-            *shares,
+            *([f"{share:.2%}" for share in shares] or ["-"] * 3),
             f"{(gaps <= 0.01).mean():.2f}",
             f"{(gaps <= HIT).mean():.2f}",
             str(len(gaps) - len(fits)),
-            f"{1e3 * np.median(self.seconds):.1f}",
+            f"{1e3 * np.median(self.seconds):.1f}" if self.seconds else "-",
         ]
+
+
+def paired_cells(gaps: Gaps, unlearned: Gaps | None) -> list[str]:
+    """As `METHOD_HEADER` says after the method, which may have nothing to learn."""
+    if unlearned is None:
+        return [*(cell for own in gaps.cells() for cell in (own, "-")), *"---"]
+    columns = zip(gaps.cells(), unlearned.cells(), strict=True)
+    return [*(cell for pair in columns for cell in pair), *compared(gaps.gaps, unlearned.gaps)]
+
+
+def compared(agent: Sequence[float], unlearned: Sequence[float]) -> list[str]:
+    """How many problems the agent is better on, equal, and worse."""
+    pairs = list(zip(agent, unlearned, strict=True))
+    better = sum(own < other - HIT for own, other in pairs)
+    worse = sum(other < own - HIT for own, other in pairs)
+    return [str(better), str(len(pairs) - better - worse), str(worse)]
+
+
+def method_rows(
+    problems: Iterable[tuple[Problem, float]],
+    baselines: Sequence[str] = BASELINES,
+    played: Sequence[str] = PLAYED,
+) -> list[list[str]]:
+    """A row for each method on (problem, V of its optimum in seconds)."""
+    names = [f"{who}, {method}" for method in played for who in (AGENT, UNLEARNED)]
+    gaps = measured(problems, {name: METHODS[name] for name in (*baselines, *names)})
+    rows = [[name, *paired_cells(gaps[name], None)] for name in baselines]
+    for method in played:
+        own, other = (gaps[f"{who}, {method}"] for who in (AGENT, UNLEARNED))
+        rows.append([method, *paired_cells(own, other)])
+    return rows
 
 
 def measured(
@@ -161,7 +204,7 @@ def beside_unlearned(problems: Iterable[Problem]) -> list[list[str]]:
     """The agent and the same player without learning, a row for each of `PAIRED`; the best known is
     the best that any of them found.
     """
-    names = [f"{who}, {method}" for method in PAIRED for who in ("agent", "without learning")]
+    names = [f"{who}, {method}" for method in PAIRED for who in (AGENT, UNLEARNED)]
     gaps_by_method = measured(
         ((problem, 1.0) for problem in problems), {name: METHODS[name] for name in names}
     )
@@ -171,15 +214,12 @@ def beside_unlearned(problems: Iterable[Problem]) -> list[list[str]]:
     rows = []
     for i, method in enumerate(PAIRED):
         agent, unlearned = over[2 * i], over[2 * i + 1]
-        better = agent < unlearned - HIT, unlearned < agent - HIT
         times = (gaps_by_method[name].seconds for name in names[2 * i : 2 * i + 2])
         rows.append(
             [
                 method,
                 *(f"{np.mean(gaps):.2%}" for gaps in (agent, unlearned)),
-                str(int(better[0].sum())),
-                str(int((~better[0] & ~better[1]).sum())),
-                str(int(better[1].sum())),
+                *compared(agent, unlearned),
                 *(f"{1e3 * np.median(each):.0f}" for each in times),
             ]
         )

@@ -35,7 +35,7 @@ from automap.pipeline.solvers.stage_options import least_bytes
 from automap.pipeline.value import value
 from automap.topology import get_topology
 from rl.metrics import Row
-from scripts.pipeline_agent_cases import METHODS, measured
+from scripts.pipeline_agent_cases import METHODS, UNLEARNED, measured
 from scripts.reproduce_pipelines import CONFIGURATIONS, MODELS, Case, boundaries, profile
 from scripts.tables import made_by, markdown, replace_table
 
@@ -66,20 +66,14 @@ FAITHFUL_HEADER = [
     "layers that end there",
     "best of its game",
     "faithful",
-    "without learning",
+    UNLEARNED,
     "games",
     "processor s",
 ]
+_PAIRED = ("learnt", "second thoughts", "games", "processor s")
 OURS_HEADER = [
-    "model",
-    "config",
-    "optimum, s",
-    "before learning",
-    "learnt",
-    "without learning",
-    "second thoughts",
-    "games",
-    "processor s",
+    *("model", "config", "optimum, s", "before learning"),
+    *(column for each in _PAIRED for column in (each, UNLEARNED)),
 ]
 WIDER_HEADER = [
     "model",
@@ -89,14 +83,14 @@ WIDER_HEADER = [
     "proven",
     "its device cuts",
     "faithful",
-    "without learning",
+    UNLEARNED,
     "games",
     "processor s",
     "ours",
-    "without learning",
+    UNLEARNED,
     "processor s",
     "pretrained",
-    "without learning",
+    UNLEARNED,
     "processor s",
 ]
 # Eight servers and a stage on each, as the paper's rule; a slice of TPUs, in units of four devices,
@@ -227,8 +221,8 @@ def faithful_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
         "none" if game is None else _percent(game.seconds / best.seconds - 1.0),
         _spread((run.played for run in learnt), _percent),
         _spread((run.played for run in unlearnt), _percent),
-        _spread((run.games for run in learnt), lambda games: f"{games:,.0f}"),
-        _spread((run.processor_seconds for run in learnt), lambda s: f"{s:.1f}"),
+        _games(learnt),
+        _took(learnt),
     ]
 
 
@@ -236,7 +230,7 @@ def our_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
     """Our game."""
     best = solved.best
     if best is None:
-        return [case.model, case.configuration, "OOM", *"-" * 6]
+        return [case.model, case.configuration, "OOM", *"-" * 9]
     learnt = runs_of(case, best, "ours", kept, learns=True)
     unlearnt = runs_of(case, best, "ours", kept, learns=False)
     return [
@@ -244,11 +238,10 @@ def our_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
         case.configuration,
         f"{best.seconds:.3f}",
         _spread((run.first for run in learnt), _percent),
-        _spread((run.played for run in learnt), _percent),
-        _spread((run.played for run in unlearnt), _percent),
-        _spread((run.improved for run in learnt), _percent),
-        _spread((run.games for run in learnt), lambda games: f"{games:,.0f}"),
-        _spread((run.processor_seconds for run in learnt), lambda s: f"{s:.1f}"),
+        *(_spread((run.played for run in runs), _percent) for runs in (learnt, unlearnt)),
+        *(_spread((run.improved for run in runs), _percent) for runs in (learnt, unlearnt)),
+        *(_games(runs) for runs in (learnt, unlearnt)),
+        *(_took(runs) for runs in (learnt, unlearnt)),
     ]
 
 
@@ -283,9 +276,6 @@ def wider_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
     def over(step: float) -> str:
         return _percent(step / least - 1)
 
-    def seconds(mode: Mode) -> str:
-        return _spread((r.processor_seconds for r in runs[mode, True]), lambda s: f"{s:.1f}")
-
     return [
         *begin,
         f"{least:.4f}",
@@ -293,14 +283,22 @@ def wider_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
         ", ".join(map(str, cuts)),
         _spread(steps["faithful", True], over),
         _spread(steps["faithful", False], over),
-        _spread((run.games for run in runs["faithful", True]), lambda games: f"{games:,.0f}"),
-        seconds("faithful"),
+        _games(runs["faithful", True]),
+        _took(runs["faithful", True]),
         _spread(steps["ours", True], over),
         _spread(steps["ours", False], over),
-        seconds("ours"),
+        _took(runs["ours", True]),
         *(over((1 + timed[name].gaps[0]) * best.seconds) for name in _PRETRAINED),
         f"{timed[_PRETRAINED[0]].seconds[0]:.1f}",
     ]
+
+
+def _games(runs: Sequence[Run]) -> str:
+    return _spread((run.games for run in runs), "{:,.0f}".format)
+
+
+def _took(runs: Sequence[Run]) -> str:
+    return _spread((run.processor_seconds for run in runs), "{:.1f}".format)
 
 
 def _percent(share: float) -> str:

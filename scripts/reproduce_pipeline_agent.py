@@ -31,6 +31,7 @@ from automap.pipeline.agent.problems import (
 from automap.pipeline.arrays import Arrays, Terms, pipeline_arrays
 from automap.pipeline.fabric import pipeline_fabric
 from automap.pipeline.profile.points import coarsen
+from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.solvers.local import optimum
 from automap.topology import get_topology
 from models.gpt import gpt_124m
@@ -38,15 +39,18 @@ from models.resnet import resnet_50
 from rl.agent import Agent
 from scripts import flat_pipeline_agent
 from scripts.pipeline_agent_cases import (
+    AGENT,
     METHOD_HEADER,
     METHODS,
     PAIRED_HEADER,
+    UNLEARNED,
     Gaps,
     HeldOut,
-    Method,
     Optima,
     beside_unlearned,
     measured,
+    method_rows,
+    paired_cells,
 )
 from scripts.reproduce_pipelines import CONFIGURATIONS, MICROBATCHES, MODELS, Case, profile
 from scripts.tables import made_by, markdown, replace_table
@@ -84,22 +88,22 @@ TABLE_8 = [
     "device cuts",
     "step, s",
     "ms",
+    UNLEARNED,
     "gap",
+    UNLEARNED,
     "greedy, gap",
+    UNLEARNED,
     "paper's form: pivots",
     "device cuts",
     "gap",
+    "untrained",
     "pivots of the optimum",
     "its device cuts",
 ]
+_TABLE_8_PLAYED = ("beams and local search", "greedy")
 BASELINE_COUNT = 25
-BASELINE_METHODS = (
-    "even split",
-    "13-start local search",
-    "without learning, greedy",
-    "agent, greedy",
-    "agent, beams and local search",
-)
+BASELINE_METHODS = ("even split", "13-start local search")
+BASELINE_PLAYED = ("greedy", "beams and local search")
 TABLES = ("held-out", "unproven", "profiles", "table 8", "baseline")
 _MACHINE = f"{platform.machine()}, {os.cpu_count()} cores"
 
@@ -110,11 +114,11 @@ def held_out(optima: Optima) -> list[list[str]]:
     for count, size in track(SIZES, "held-out problems"):
         held = HeldOut(range(FIRST_SEED, FIRST_SEED + count), size, optima)
         # Counts what could not be proven while it goes through the problems.
-        gaps_by_method = measured(held, METHODS)
+        cells = method_rows(held)
         devices = size.servers * size.per_server
         what = f"{size.stages} stages, {size.points} points, {devices} devices"
         counted = f"{count - len(held.unproven)} of {count}"
-        rows += [[what, counted, name, *gaps.cells()] for name, gaps in gaps_by_method.items()]
+        rows += [[what, counted, *row] for row in cells]
     return rows
 
 
@@ -132,11 +136,16 @@ def unproven(optima: Optima) -> list[list[str]]:
     return rows
 
 
+def _flat_gaps(agent: Agent, proven: list[tuple[Problem, float]]) -> Gaps:
+    ended = flat_pipeline_agent.played(agent, [problem for problem, _ in proven])
+    # It plays all problems at once, so that none has a time of its own.
+    return Gaps([p.seconds / least - 1 for p, (_, least) in zip(ended, proven)], [])
+
+
 def baseline(flat: Mapping[str, Agent]) -> list[list[str]]:
     """Rows of all methods, and of the paper's form of the agent, on problems as the paper
     generates them and on ours, in its setting.
     """
-    methods = {name: METHODS[name] for name in BASELINE_METHODS}
     rows = []
     for what, make in (
         ("as the paper's", generate_as_paper),
@@ -149,14 +158,11 @@ def baseline(flat: Mapping[str, Agent]) -> list[list[str]]:
             solved = optimum(problem.arrays, problem.stages)
             if solved.best is not None and solved.proven:
                 proven.append((problem, solved.best.seconds))
-        rows += [
-            [what, method, *gaps.cells()] for method, gaps in measured(proven, methods).items()
-        ]
-        # It plays all problems at once, so that none has a time of its own.
-        for name, agent in flat.items():
-            ended = flat_pipeline_agent.played(agent, [problem for problem, _ in proven])
-            gaps = Gaps([p.seconds / least - 1 for p, (_, least) in zip(ended, proven)], [0.0])
-            rows.append([what, name, *gaps.cells()[:-1], "-"])
+        cells = method_rows(proven, BASELINE_METHODS, BASELINE_PLAYED)
+        rows += [[what, *row] for row in cells]
+        flat_gaps = {name: _flat_gaps(agent, proven) for name, agent in flat.items()}
+        untrained = flat_gaps.pop(flat_pipeline_agent.UNTRAINED, None)
+        rows += [[what, name, *paired_cells(own, untrained)] for name, own in flat_gaps.items()]
     return rows
 
 
@@ -193,12 +199,8 @@ def on_profiles(cases: list[Case]) -> list[list[str]]:
             solved = optimum(problem.arrays, stages)
             if solved.best is not None and solved.proven:
                 proven.append((problem, solved.best.seconds))
-        gaps_by_method = measured(proven, METHODS)
         counted = f"{len(proven)} of {len(problems)}"
-        rows += [
-            [f"{stages} stages", counted, name, *gaps.cells()]
-            for name, gaps in gaps_by_method.items()
-        ]
+        rows += [[f"{stages} stages", counted, *row] for row in method_rows(proven)]
     return rows
 
 
@@ -207,24 +209,22 @@ def table_8(case: Case, flat: Mapping[str, Agent]) -> list[str]:
     in the paper's setting.
     """
     arrays = case.arrays()
-    methods: dict[str, Method] = {
-        name: METHODS[name] for name in ("agent, greedy", "agent, beams and local search")
-    }
+    names = [f"{who}, {method}" for method in _TABLE_8_PLAYED for who in (AGENT, UNLEARNED)]
     best = optimum(arrays, case.stages).best
     inferred = infer(arrays, case.stages, shipped_weights())
     if best is None or inferred is None:
         return [case.model, case.configuration, "OOM", *"-" * (len(TABLE_8) - 3)]
-    gaps = measured([(Problem(arrays, case.fabric, case.stages), best.seconds)], methods)
-    greedy, whole = gaps.values()
+    problem = Problem(arrays, case.fabric, case.stages)
+    by_name = measured([(problem, best.seconds)], {name: METHODS[name] for name in names})
+    whole, unlearned, *greedy = by_name.values()
     return [
         case.model,
         case.configuration,
         _inner(inferred.cuts),
         _inner(inferred.device_cuts),
         f"{inferred.seconds:.3f}",
-        f"{1e3 * whole.seconds[0]:.1f}",
-        f"{whole.gaps[0]:.2%}",
-        f"{greedy.gaps[0]:.2%}",
+        *(f"{1e3 * each.seconds[0]:.1f}" for each in (whole, unlearned)),
+        *(f"{each.gaps[0]:.2%}" for each in (whole, unlearned, *greedy)),
         *flat_cells(case, flat),
         _inner(best.cuts),
         _inner(best.device_cuts),
@@ -232,23 +232,30 @@ def table_8(case: Case, flat: Mapping[str, Agent]) -> list[str]:
 
 
 def flat_cells(case: Case, flat: Mapping[str, Agent]) -> list[str]:
-    """Pivots, device cuts and gap of the last of the agents, which knows no other size."""
+    """Pivots, device cuts and gap of the last of the agents, which knows no other size, and the
+    untrained one's gap.
+    """
     size = flat_pipeline_agent.SIZE
     if not flat or case.stages != size.stages:
-        return ["-"] * 3
+        return ["-"] * 4
     # Its points are fixed, so that the model is coarsened to as many; segments end at cuts, and
     # what is after the last is one more.
     points = coarsen(case.points.profile, size.points - 1)
     exact = replace(case, points=points)
     if points.n_points != size.points:
-        return [f"{points.n_points} points", "-", "-"]
+        return [f"{points.n_points} points", "-", "-", "-"]
     problem = Problem(exact.arrays(), case.fabric, case.stages)
-    (played,) = flat_pipeline_agent.played(list(flat.values())[-1], [problem])
     least = optimum(problem.arrays, case.stages).best
-    gap = "OOM"
-    if least is not None and np.isfinite(played.seconds):
-        gap = f"{played.seconds / least.seconds - 1:.2%}"
-    return [_inner(played.cuts), _inner(played.device_cuts), gap]
+
+    def gap(played: Partition) -> str:
+        if least is None or not np.isfinite(played.seconds):
+            return "OOM"
+        return f"{played.seconds / least.seconds - 1:.2%}"
+
+    agents = list(flat.values())[-1], flat[flat_pipeline_agent.UNTRAINED]
+    trained, untrained = (flat_pipeline_agent.played(agent, [problem])[0] for agent in agents)
+    cuts = _inner(trained.cuts), _inner(trained.device_cuts)
+    return [*cuts, gap(trained), gap(untrained)]
 
 
 def _inner(boundaries: np.ndarray) -> str:
@@ -259,7 +266,7 @@ def warm_up() -> None:
     """Compile what is measured."""
     for stages in (3, 5):
         size = replace(SIZES[-1][1], stages=stages)
-        measured(HeldOut(range(2), size, Optima(None)), METHODS)
+        method_rows(HeldOut(range(2), size, Optima(None)))
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
@@ -283,7 +290,7 @@ def main(
     flat = {} if folder is None else flat_pipeline_agent.kept(folder)
     texts: dict[str, str] = {}
     begin = made_by(COMMAND, _MACHINE)
-    header = ["problems", "proven", "method", *METHOD_HEADER]
+    header = ["problems", "proven", *METHOD_HEADER]
     if "held-out" in chosen:
         texts["held-out"] = begin + markdown(header, held_out(Optima(optima)))
     if "unproven" in chosen:
@@ -299,7 +306,7 @@ def main(
         )
     if "baseline" in chosen:
         rows = baseline(flat)
-        texts["baseline"] = begin + markdown(["problems", "method", *METHOD_HEADER], rows)
+        texts["baseline"] = begin + markdown(["problems", *METHOD_HEADER], rows)
     for name, text in texts.items():
         if output is None:
             click.echo(text)

@@ -11,10 +11,13 @@ all that was priced on a mesh, K,
                - min over p in K that have it as the move makes it of b(p)     -> in: `worths`
 
 With NEAR > 0 of equal plans the nearest is wanted. Meshes are worth how much the best plan on each
-is behind the best of all                                                    -> in: `mesh_lesson`
+is behind the best of all                                                    -> in: `_mesh_worth`
+
+After imitation the agent may learn from what comes of its own moves: games of single moves of the
+same problems, the reward being what c falls by                              -> in: `MovesEnv`
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 import importlib
 from random import Random
@@ -46,7 +49,7 @@ from automap.search.context import Candidate
 from automap.search.greedy import climb, climb_meshes
 from automap.search.mcmc import change_randomly
 from automap.topology import get_topology
-from rl.env import EnvShape, Observation, empty_observation
+from rl.env import EnvShape, Observation, Outcome, empty_observation
 from rl.imitation import Lessons
 from scripts.halves import is_held_out
 from scripts.plan_matrix import MODELS
@@ -80,6 +83,9 @@ MESHES_SHAPE = EnvShape(1, MOST_MESHES, STATE_FEATURES, MESH_FEATURES)
 _BUDGET_SECONDS = 20.0
 # Of a roll-out, and of the options of one of its points: enough to learn from.
 _TURNS, _PRICED = 3, 40
+# Moves of a game, the share of its starts that are of the next mesh, and how many of the options of
+# a point are priced when it is seen: none before the agent chooses, then those of a turn.
+GAME_MOVES, _NEXT_MESH, _SEEN_PRICED = 5, 0.5, (0, 12, 12, 40)
 # The place, among all plans by their price, of another start of a climb on the same mesh.
 _SECOND_START = 25
 
@@ -246,3 +252,115 @@ def with_prices_hidden(lessons: Lessons, rng: np.random.Generator) -> Lessons:
     features[..., -PRICE_FEATURES:] *= shown[..., None]
     baseline = np.where(shown, states.baseline, 0.0).astype(np.float32)
     return Lessons(Observation(states.flat, features, baseline, states.mask), lessons.worth)
+
+
+class Game:
+    """Moves of one problem: `GAME_MOVES` times a point is changed by a move, or left as it is."""
+
+    def __init__(self, context: SearchContext, seed: int):
+        """`context` has priced presets alone; it is moved by nobody else."""
+        context.deadline = Deadline.never()
+        self.context, self.seen, self._seed = context, Seen(context), seed
+        self.starts = Player().ranked(context, self.seen, mesh_starts(context))
+        self._begun_with = context.best
+        self.episode, self.taken = 0, list[int]()
+        self.current = self._start()
+        self.options = self._options()
+
+    def is_reset(self) -> SearchContext:
+        """The context as it was when nothing but presets was known to be good."""
+        self.context.best = self._begun_with
+        return self.context
+
+    def take(self, action: int) -> float:
+        """What the move saves of the cost; a move that is not allowed leaves the point."""
+        context, before = self.is_reset(), self.current
+        moved = context.evaluate(self.options.points[action], "game") if action else None
+        self.current = moved or before
+        self.taken.append(action)
+        saved = context.objective.cost(before.estimate) - context.objective.cost(
+            self.current.estimate
+        )
+        if self.is_over:
+            return saved
+        self.options = self._options()
+        return saved
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all moves are made."""
+        return len(self.taken) == GAME_MOVES
+
+    def begin(self, episode: int) -> None:
+        """The game of that number."""
+        self.episode, self.taken = episode, []
+        self.current = self._start()
+        self.options = self._options()
+
+    def _start(self) -> Candidate:
+        # A better mesh more often.
+        place = int(self._source().geometric(_NEXT_MESH)) - 1
+        return self.starts[min(place, len(self.starts) - 1)]
+
+    def _options(self) -> Options:
+        context, source = self.is_reset(), self._source()
+        options = self.seen.options(self.current, len(self.taken))
+        count = min(int(source.choice(_SEEN_PRICED)), len(options.moves) - 1)
+        places = (1 + source.permutation(len(options.moves) - 1)[:count]).tolist()
+        candidates = list(context.evaluate_all([options.points[p] for p in places], "game"))
+        return options.priced(self.is_reset(), self.current, places, candidates)
+
+    def _source(self) -> np.random.Generator:
+        # Of the place in the run alone, so that a run that is resumed sees the same.
+        return np.random.default_rng([self._seed, self.episode, len(self.taken)])
+
+
+class MovesEnv:
+    """Games of several problems, one of each at once, for `rl.train.Trainer`.
+
+    With h moves left and c*(x, h) the least cost that they lead to, Q(x, move) - Q(x, leave) is
+    c*(x, h - 1) - c*(x after the move, h - 1): what the move is worth, and 0 where it can wait.
+    """
+
+    def __init__(self, games: Sequence[Game]):
+        """At least one."""
+        self.games = games
+
+    @property
+    def shape(self) -> EnvShape:
+        """Sizes that no problem changes."""
+        return replace(MOVES_SHAPE, n_envs=len(self.games))
+
+    def observe(self) -> Observation:
+        """All points."""
+        states, _ = _empty(MOVES_SHAPE, len(self.games))
+        for row, game in enumerate(self.games):
+            options = game.options
+            count = min(len(options.moves), MOST_OPTIONS)
+            states.flat[row], states.features[row, :count] = options.flat, options.features[:count]
+            states.mask[row, :count] = np.isfinite(options.saved[:count])
+            states.baseline[row, :count] = np.nan_to_num(options.saved[:count], neginf=0.0)
+        return states
+
+    def step(self, actions: np.ndarray) -> Outcome:
+        """A move of each game; those that are over begin anew."""
+        rewards = [game.take(int(action)) for game, action in zip(self.games, actions, strict=True)]
+        dones = np.array([game.is_over for game in self.games])
+        for game in self.games:
+            if game.is_over:
+                game.begin(game.episode + 1)
+        return Outcome(np.array(rewards, np.float32), dones)
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """Numbers of the games, and the moves that were made in them."""
+        taken = np.full((len(self.games), GAME_MOVES), -1)
+        for row, game in enumerate(self.games):
+            taken[row, : len(game.taken)] = game.taken
+        return {"episodes": np.array([game.episode for game in self.games]), "taken": taken}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Go back to where `arrays` were taken."""
+        for game, episode, taken in zip(self.games, arrays["episodes"], arrays["taken"]):
+            game.begin(int(episode))
+            for action in taken[taken >= 0].tolist():
+                game.take(action)

@@ -6,6 +6,12 @@ problem and the weights of every finished round are in FOLDER, so a run that was
 where it was; the same seed makes the same weights unless `--minutes` ends it. One problem in
 `_HELD_EVERY` teaches nothing: the loss on those says when learning turns into memory, and the
 weights are those with the least. The metrics of FOLDER/metrics.csv are explained at `METRICS`.
+
+With `--decisions` Rainbow goes on where imitation ended (or, with `--rounds 0`, where the shipped
+weights are): games of moves on `GAME_SEEDS` problems, the reward being what the logarithm of the
+step falls by under the limit of memory (`scripts.sharding_lessons.MovesEnv`). Its weights are those
+after which roll-outs on `JUDGE_SEEDS` other problems gain most, imitation's own among them; the
+metrics of FOLDER/reinforcement.csv are explained at `REINFORCED`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,22 +27,28 @@ import numpy as np
 from rich.progress import Progress
 from safetensors.numpy import save_file
 
-from automap.action_network import WeightsFormat
+from automap.action_network import Weights, WeightsFormat, load_weights
 from automap.search.agent.play import (
     MESHES_FORMAT,
     MESHES_SHIPPED,
     MOVES_FORMAT,
     MOVES_SHIPPED,
     Player,
+    roll_out,
 )
 from rl.checkpoint import Checkpoint, load, save
+from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation
 from rl.imitation import Imitator, Lessons
-from rl.train import one_thread
+from rl.metrics import Row
+from rl.train import Trainer, one_thread
 from scripts.pipeline_lessons import joined, rows
 from scripts.sharding_lessons import (
     MESHES_SHAPE,
     MOVES_SHAPE,
+    Game,
+    MovesEnv,
+    problem_contexts,
     problem_lessons,
     with_prices_hidden,
 )
@@ -52,6 +64,28 @@ that on problems that teach nothing, of the weights kept and of untrained ones.
 """
 _HELD_EVERY = 8
 _CHECKS = 20
+REINFORCED = ("decisions", "updates", "episodes", "mean_return", "loss", "gain", "least_gain")
+"""Moves made in all games; batches learnt from; games; their mean sum of rewards, and the loss,
+since the last row; what roll-outs on the other problems save of the cost in the mean, and in the
+worst of them.
+"""
+GAME_SEEDS, JUDGE_SEEDS = 20, 8
+RAINBOW = RainbowConfig(
+    network="per-action",
+    hidden=(WIDTH, WIDTH),
+    gamma=1.0,
+    n_steps=2,
+    capacity=4_000,
+    alpha=0.6,
+    beta=Linear(0.4, 1.0, 20_000),
+    epsilon=Linear(0.3, 0.05, 10_000),
+    batch=BATCH,
+    learning_rate=3e-4,
+    warm_up=500,
+    steps_per_update=8,
+    target_every=100,
+)
+_DECISIONS_OF_A_ROW = 2_000
 
 
 @dataclass(frozen=True)
@@ -146,14 +180,87 @@ def _narrowed(lessons: Lessons, width: int) -> Lessons:
     )
 
 
-def write_metrics(path: Path, row: Mapping[str, float | str]) -> None:
+def write_metrics(path: Path, row: Mapping[str, float | str], names: Sequence[str]) -> None:
     """Add a line to the metrics."""
     is_new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.writer(file)
         if is_new:
-            writer.writerow(METRICS)
-        writer.writerow([row[name] for name in METRICS])
+            writer.writerow(names)
+        writer.writerow([row[name] for name in names])
+
+
+def games(first: int, count: int, progress: Progress) -> list[Game]:
+    """A game of each problem of so many seeds, on each of its machines."""
+    return [
+        Game(context, seed)
+        for seed in progress.track(range(first, first + count), description="problems")
+        for context in problem_contexts(seed)
+    ]
+
+
+def gains(player: Player, judged: Sequence[Game]) -> np.ndarray:
+    """What a roll-out saves of the cost of the best preset on each problem."""
+    saved = []
+    for game in judged:
+        context, start = game.is_reset(), game.starts[0]
+        reached = roll_out(context, game.seen, player, start)
+        cost = context.objective.cost
+        saved.append(cost(start.estimate) - cost(reached.estimate))
+    return np.array(saved)
+
+
+class _Last:
+    """A log that keeps the last row."""
+
+    row: Row | None = None
+
+    def write(self, row: Row) -> None:
+        self.row = row
+
+
+def reinforced(
+    begun: Weights, decisions: int, seed: int, folder: Path, ended: float, progress: Progress
+) -> Weights:
+    """Weights of moves after Rainbow, or those that it began with if they were best."""
+    # Seeds of no lesson and of no test.
+    first = 1_000_000 * (seed + 1) + 500_000
+    played = games(first, GAME_SEEDS, progress)
+    judged = games(first + GAME_SEEDS, JUDGE_SEEDS, progress)
+    log, path, kept = _Last(), folder / "reinforced.safetensors", folder / "best.safetensors"
+    trainer = Trainer(MovesEnv(played), RAINBOW, seed, log, _DECISIONS_OF_A_ROW)
+    if path.exists():
+        trainer.restore(path)
+        best = load(kept)
+        weights, most = best.arrays, best.scalars["gain"]
+    else:
+        trainer.agent.begin_with(begun)
+        weights, most = begun, -np.inf
+    task = progress.add_task("decisions", total=decisions, completed=trainer.steps)
+    while trainer.steps < decisions and time.monotonic() < ended or most == -np.inf:
+        if most > -np.inf:
+            trainer.run(trainer.steps + _DECISIONS_OF_A_ROW)
+        gained = gains(Player(trainer.agent.weights()), judged)
+        if gained.mean() > most:
+            weights, most = trainer.agent.weights(), float(gained.mean())
+            save(kept, Checkpoint(weights, {"gain": most}))
+        row = log.row
+        write_metrics(
+            folder / "reinforcement.csv",
+            {
+                "decisions": trainer.steps,
+                "updates": trainer.agent.updates,
+                "episodes": row.episodes if row else 0,
+                "mean_return": row.mean_return if row else np.nan,
+                "loss": row.loss if row else np.nan,
+                "gain": float(gained.mean()),
+                "least_gain": float(gained.min()),
+            },
+            REINFORCED,
+        )
+        trainer.save(path)
+        progress.update(task, completed=trainer.steps)
+    return weights
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
@@ -161,11 +268,19 @@ def write_metrics(path: Path, row: Mapping[str, float | str]) -> None:
 @click.option("--rounds", default=2, show_default=True)
 @click.option("--problems", default=64, show_default=True, help="new problems of each round")
 @click.option("--updates", default=1000, show_default=True, help="batches of each round")
+@click.option("--decisions", default=0, show_default=True, help="of Rainbow, after imitation")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--minutes", default=600.0, show_default=True, help="no problem begins after them")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=MOVES_SHIPPED.parent)
 def main(
-    folder: Path, rounds: int, problems: int, updates: int, seed: int, minutes: float, output: Path
+    folder: Path,
+    rounds: int,
+    problems: int,
+    updates: int,
+    decisions: int,
+    seed: int,
+    minutes: float,
+    output: Path,
 ) -> None:
     """Go on where FOLDER ended; the weights of the last round are put in OUTPUT."""
     jax.config.update("jax_platforms", "cpu")
@@ -187,16 +302,22 @@ def main(
                 trained(network, number, [lot[n] for lot in lots], updates, seed, folder, progress)
                 for n, network in enumerate(NETWORKS)
             ]
+        weights = [imitator.weights() for imitator in imitators] or [
+            load_weights(network.shipped, network.format_) for network in NETWORKS
+        ]
+        if decisions:
+            weights[0] = reinforced(weights[0], decisions, seed, folder, ended, progress)
     made: dict[str, object] = {
         "script": "scripts/train_sharding_agent.py",
         "seed": seed,
         "rounds": rounds,
         "problems": len(lots),
         "lessons": sum(len(lot[0].worth) for lot in lots),
+        "decisions": decisions,
     }
-    for network, imitator in zip(NETWORKS, imitators):
+    for network, arrays in zip(NETWORKS, weights, strict=True):
         header = {"format": network.format_.name, "made": json.dumps(made)}
-        save_file(imitator.weights(), output / network.shipped.name, metadata=header)
+        save_file(dict(arrays), output / network.shipped.name, metadata=header)
     click.echo(f"{output}: {json.dumps(made)}")
 
 
@@ -217,7 +338,9 @@ def trained(
         return imitator
     imitator, row = learn(network, lots, updates, seed, progress)
     save(path, Checkpoint(imitator.arrays(), {}))
-    write_metrics(folder / "metrics.csv", {"round": number, "network": network.name, **row})
+    write_metrics(
+        folder / "metrics.csv", {"round": number, "network": network.name, **row}, METRICS
+    )
     return imitator
 
 

@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rl.agent import Head, Step, errors, projected  # noqa: E402
+from rl.agent import Head, Step, errors, projected, step_on  # noqa: E402
 from rl.config import Distribution  # noqa: E402
 from rl.env import EnvShape, Observation  # noqa: E402
 from rl.networks import build_network, duel, network_inputs  # noqa: E402
+from rl.replay import Batch, Transitions  # noqa: E402
 from tests.rl.configs import SMALL  # noqa: E402
 
 
@@ -135,3 +136,28 @@ def test_distributional_loss_is_a_cross_entropy_to_the_moved_distribution():
     logs -= np.log(np.exp(logs).sum(1, keepdims=True))
     # The second has ended with 5: all on the last atom.
     assert np.allclose(result.losses, [-(first * logs[0]).sum(), -logs[1, 2]])
+
+
+@pytest.mark.parametrize("kind", ["flat", "per-action"])
+@pytest.mark.parametrize("distribution", [None, Distribution(5, -1.0, 1.0)])
+def test_an_update_is_all_on_the_device_of_the_networks(kind, distribution):
+    """On torch's device without numbers, which does not work with tensors of another one."""
+    config = replace(SMALL, network=kind, distribution=distribution)
+    shape, source = EnvShape(1, 4, 3, 2), np.random.default_rng(0)
+    states = [
+        Observation(
+            source.normal(size=(6, 3)).astype(np.float32),
+            source.normal(size=(6, 4, 2)).astype(np.float32),
+            source.normal(size=(6, 4)).astype(np.float32),
+            np.ones((6, 4), bool),
+        )
+        for _ in range(2)
+    ]
+    numbers = np.ones(6, np.float32)
+    transitions = Transitions(states[0], np.arange(6) % 4, numbers, numbers, states[1])
+    batch = Batch(np.arange(6), numbers, transitions)
+    online, target = (build_network(shape, config, seed).to("meta") for seed in (0, 1))
+    result = errors(online, target, Head(distribution), step_on(batch, "meta"))
+    assert result.losses.device.type == result.surprises.device.type == "meta"
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        errors(online, target, Head(distribution), step_on(batch, "cpu"))

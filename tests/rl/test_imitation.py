@@ -8,9 +8,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from rl.agent import Agent  # noqa: E402
 from rl.env import EnvShape, Observation  # noqa: E402
 from rl.imitation import Imitator, Lessons  # noqa: E402
 from rl.train import one_thread  # noqa: E402
+from tests.rl.configs import SMALL  # noqa: E402
 
 
 SHAPE = EnvShape(n_envs=1, n_actions=6, n_flat=2, n_features=3)
@@ -78,3 +80,16 @@ def test_resumed_learning_is_the_same_to_the_bit():
     assert again.updates == whole.updates
     for name, array in whole.weights().items():
         assert np.array_equal(array, again.weights()[name]), name
+
+
+def test_reinforcement_begins_where_imitation_ended():
+    imitator, held = learnt("all", 20), lessons(50, 10_000)
+    agent = Agent(SHAPE, SMALL, seed=7)
+    assert not np.array_equal(agent.values(held.states), imitator.values(held.states))
+    agent.begin_with(imitator.weights())
+    assert np.array_equal(agent.values(held.states), imitator.values(held.states))
+    # The target network too, which no update has made equal yet.
+    arrays = agent.arrays()
+    for name, array in imitator.weights().items():
+        assert np.array_equal(arrays[f"target.{name}"], array)
+        assert np.array_equal(agent.weights()[name], array)

@@ -11,7 +11,7 @@ from automap.search.agent.play import decided, mesh_features, mesh_starts
 from automap.search.exhaustive import exhaustive
 from rl.checkpoint import Checkpoint, save
 from scripts.nearest_lesson import NearestPlayer
-from scripts.sharding_lessons import NEAR, worths
+from scripts.sharding_lessons import GAME_MOVES, NEAR, Game, MovesEnv, worths
 from scripts.sharding_problems import generated_step
 from tests.automap.search.contexts import search_context
 from tests.steps import mlp
@@ -93,3 +93,46 @@ def test_the_nearest_player_says_what_a_lesson_said_of_the_same_move(tmp_path):
     assert scores[0] == 0.0 and np.array_equal(np.isfinite(scores), allowed)
     assert scores[allowed][1:] == pytest.approx(said[0, allowed][1:], abs=1e-5)
     assert player.ranked(context, seen, starts)[0] is starts[-1]
+
+
+def games(count):
+    """Games of one problem with other numbers."""
+    contexts = [
+        search_context(*mlp(batch=4096, width=1024, hidden=4096), topology="v5e:2x2")
+        for _ in range(count)
+    ]
+    return [Game(context, number) for number, context in enumerate(contexts)]
+
+
+def test_rewards_of_a_game_add_up_to_what_the_cost_falls_by():
+    env, source = MovesEnv(games(3)), np.random.default_rng(0)
+    costs = [[g.context.objective.cost(g.current.estimate)] for g in env.games]
+    paid = np.zeros(3)
+    for number in range(GAME_MOVES):
+        mask = env.observe().mask
+        actions = np.where(mask, source.random(mask.shape), -1.0).argmax(1)
+        reached = [
+            g.context.estimate(g.options.points[a]) if a else g.current.estimate
+            for g, a in zip(env.games, actions, strict=True)
+        ]
+        outcome = env.step(actions)
+        paid += outcome.rewards
+        for game, own, estimate in zip(env.games, costs, reached, strict=True):
+            # A move that is not allowed leaves the point.
+            own.append(own[-1] if estimate is None else game.context.objective.cost(estimate))
+        assert outcome.dones.all() == outcome.dones.any() == (number == GAME_MOVES - 1)
+    assert paid == pytest.approx([own[0] - own[-1] for own in costs], abs=1e-5)
+    assert all(game.episode == 1 and not game.taken for game in env.games)
+
+
+def test_games_go_on_where_they_were():
+    env, again = MovesEnv(games(2)), MovesEnv(games(2))
+    source = np.random.default_rng(1)
+    for _ in range(GAME_MOVES + 2):
+        mask = env.observe().mask
+        env.step(np.where(mask, source.random(mask.shape), -1.0).argmax(1))
+    again.restore(env.arrays())
+    for mine, other in zip(
+        env.observe().arrays().values(), again.observe().arrays().values(), strict=True
+    ):
+        assert np.array_equal(mine, other)

@@ -10,9 +10,15 @@ Numbers of episodes, not seconds, end it where the budget allows: then the same 
 plan.
 """
 
+from typing import TYPE_CHECKING
+
 from automap.search.context import SearchContext
 from automap.search.greedy import climb, starts
 from automap.search.torch_needed import need_torch
+
+
+if TYPE_CHECKING:
+    from rl.config import RainbowConfig
 
 
 N_TABLES = 8
@@ -27,7 +33,14 @@ def rainbow(context: SearchContext) -> None:
     """Search with a Rainbow agent. Raises `InputError` if torch is not installed."""
     need_torch()
     # Torch loads here, and nothing of `rl` before: every other strategy works without both.
-    from automap.search.rainbow.env import CONFIG, StepTimeEnv
+    from automap.search.rainbow.env import CONFIG
+
+    searched_by(context, CONFIG)
+
+
+def searched_by(context: SearchContext, config: "RainbowConfig") -> None:
+    """The same with an agent of another configuration, as one that never learns."""
+    from automap.search.rainbow.env import StepTimeEnv
     from rl.train import Trainer
 
     # Before the starts are priced, so that the second stage is a share of the whole budget.
@@ -36,7 +49,7 @@ def rainbow(context: SearchContext) -> None:
     if not candidates:
         return
     env = StepTimeEnv(context, candidates, N_TABLES)
-    trainer = Trainer(env, CONFIG, context.seed)
+    trainer = Trainer(env, config, context.seed)
     best, since = context.best, 0
 
     def ended() -> bool:

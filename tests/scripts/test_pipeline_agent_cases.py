@@ -1,0 +1,45 @@
+"""Tables of the pipeline agent: beside each of its columns is the one without learning."""
+
+import pytest
+
+
+pytest.importorskip("torch")
+
+from automap.pipeline.agent.problems import Size, generate
+from automap.pipeline.solvers.local import optimum
+from scripts.pipeline_agent_cases import (
+    BASELINES,
+    METHOD_HEADER,
+    METHODS,
+    PLAYED,
+    Gaps,
+    compared,
+    measured,
+    method_rows,
+    paired_cells,
+)
+
+
+def test_better_equal_and_worse_are_counted_problem_by_problem():
+    assert compared([0.0, 0.1, 0.2, 0.3], [0.1, 0.1 + 1e-9, 0.1, 0.1]) == ["1", "1", "2"]
+
+
+def test_every_metric_of_the_agent_is_beside_that_without_learning():
+    agent, unlearned = Gaps([0.0, 0.5], [1.0, 2.0]), Gaps([0.25, 0.5], [3.0, 4.0])
+    cells = paired_cells(agent, unlearned)
+    assert len(cells) == len(METHOD_HEADER) - 1
+    assert cells[0:-3:2] == agent.cells() and cells[1:-3:2] == unlearned.cells()
+    assert cells[-3:] == ["1", "1", "0"]
+    assert paired_cells(agent, None)[1::2][:7] == ["-"] * 7
+
+
+def test_rows_are_of_the_same_problems():
+    problem = generate(3, Size(stages=3, points=24, servers=2, per_server=2))
+    best = optimum(problem.arrays, problem.stages).best
+    rows = {name: cells for name, *cells in method_rows([(problem, best.seconds)])}
+    assert list(rows) == [*BASELINES, *PLAYED]
+    for method in PLAYED:
+        names = [f"{who}, {method}" for who in ("agent", "without learning")]
+        own = measured([(problem, best.seconds)], {name: METHODS[name] for name in names})
+        gaps = [each.cells()[0] for each in own.values()]
+        assert rows[method][:2] == gaps
