@@ -143,4 +143,6 @@ def test_the_cuda_plugin_without_a_gpu_says_at_most_a_line(topology):
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr and "cudart" not in done.stderr
-    assert all(line.startswith("JAX: ") for line in done.stderr.splitlines())
+    # On a busy machine it may say that it is still at work.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("automap: ")]
+    assert all(line.startswith("JAX: ") for line in said), done.stderr

@@ -4,6 +4,7 @@ optimum is known.
 
 from dataclasses import replace
 import os
+from pathlib import Path
 import signal
 import subprocess
 import sys
@@ -40,6 +41,7 @@ from tests.automap.pipeline.problems import LEARNT_SCHEDULES, SEEDS, random_arra
 from tests.automap.pipeline.solvers.test_exact import all_partitions  # noqa: E402
 
 
+ROOT = Path(__file__).resolve().parents[4]
 PARTED_BY = pipeline_fabric(get_topology("2x2xv100")).boundary_level
 
 
@@ -195,6 +197,8 @@ def test_without_torch_it_says_what_to_install(monkeypatch):
 
 
 _RUN = """
+from tests.automap.pipeline.online.test_online import searched, small
+
 found = searched(small(1), seed=4, patience=400)
 print(found.episodes, found.played.cuts, found.played.device_cuts, found.played.seconds.hex())
 """
@@ -205,6 +209,7 @@ def test_the_same_seed_gives_the_same_plan_in_another_process():
     runs = {
         subprocess.run(
             [sys.executable, "-c", _RUN],
+            cwd=ROOT,
             env=os.environ | {"PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
