@@ -21,10 +21,11 @@ from automap.errors import InfeasiblePlanError
 from automap.jaxpr.sites import parse_place, parse_site
 from automap.pipeline.hybrid.membership import StageMembership
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
-from automap.pipeline.hybrid.search import HybridChoice, find_hybrid, no_hybrid_fits
+from automap.pipeline.hybrid.search import HybridChoice, HybridSearchResult, find_hybrid
 from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import in_flight, late_weights
-from automap.pipeline.search import PipelineProgress
+from automap.pipeline.search import Limits, PipelineProgress
+from automap.plan.explain import all_the_same_text
 from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
 from automap.plan.rates import LostRecord
@@ -47,6 +48,7 @@ from automap.planner.records import (
 )
 from automap.planner.sharded_graph import ShardedGraph
 from automap.program.trace import Workload
+from automap.quantities import bytes_text
 from automap.space.point_record import record_point
 from automap.space.space import Space
 from automap.topology.device_order import device_order
@@ -65,7 +67,7 @@ def plan_hybrid(
     pricer = Pricer(setup.points.profile, space, topology, options.profile)
     search = find_hybrid(pricer, setup.points, setup.fabric, limits, bound_seconds, on_stages)
     if search.best is None:
-        return None, no_hybrid_fits(search, limits, topology.name)
+        return None, _no_hybrid_fits(search, limits, topology.name)
     records = HybridRecords(workload, pricer, setup.points, search.best)
     plan = pipeline_plan(
         setup,
@@ -331,3 +333,26 @@ class HybridRecords:
     def pipeline_stages(self) -> tuple[StageRecord, ...]:
         """The records of the stages."""
         return self.pipeline().stages
+
+
+def _no_hybrid_fits(
+    result: HybridSearchResult, limits: Limits, topology_name: str
+) -> InfeasiblePlanError:
+    """The error when there is none."""
+    asked = (
+        f"{limits.stages or 'any number of'} stages and {limits.microbatches or 'any number of'} "
+        f"microbatches on {topology_name}"
+    )
+    if not np.isfinite(result.least_bytes):
+        return InfeasiblePlanError(
+            f"there is no pipeline of {asked}: in each stage the parts of the batch must divide a "
+            "microbatch's examples; "
+            "use fewer microbatches, or other stages"
+        )
+    needed = round(result.least_bytes)
+    return InfeasiblePlanError(
+        f"no pipeline of {asked} fits, with stages sharded inside: the smallest needs "
+        f"{bytes_text(needed)} on a device, {bytes_text(round(limits.memory_limit_bytes))} are "
+        "allowed; "
+        f"{all_the_same_text(needed)}"
+    )

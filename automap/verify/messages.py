@@ -97,7 +97,8 @@ ProgramKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProgram:
-    """A program of a stage; an output whose spec is None lies as the compiler chooses.
+    """A program of a stage; an output whose spec is None is split as the compiler chooses, those
+    `laid_freely` (their numbers) lie in memory in an order that it chooses.
 
     `sha256` is of its StableHLO without names: equal programs are compiled once.
     """
@@ -108,6 +109,7 @@ class StageProgram:
     inputs: tuple[StageInput, ...]
     outputs: tuple[Spec | None, ...]
     donated: tuple[int, ...]
+    laid_freely: tuple[int, ...]
 
     @property
     def name(self) -> str:

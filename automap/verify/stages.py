@@ -29,7 +29,7 @@ from automap.runtime.pipeline.assembly import (
     StepPrograms,
     SweepFunctions,
 )
-from automap.runtime.pipeline.compiled import transfer_form
+from automap.runtime.pipeline.compiled import chooses_layout, transfer_form
 from automap.runtime.pipeline.divide import StagePass
 from automap.runtime.pipeline.places import StagePlace, abstract_places
 from automap.runtime.pipeline.programs import OnceProgram
@@ -213,9 +213,14 @@ class _Lister:
         specs += [_spec(place.sent(forms[v])) for v in program.made]
         makes = [*makes, *(_microbatch_key(v) for v in program.made)]
         donated = range(len(loop.totals))
-        return self._add(
-            program.stage_pass.kind, stage, loop.run, operands, (specs, makes), donated
-        )
+        numbers = self.assembler.stage_programs[stage]
+        free = [
+            place
+            for place, v in enumerate(program.made, len(loop.totals))
+            if chooses_layout(numbers, program, v)
+        ]
+        kind = program.stage_pass.kind
+        return self._add(kind, stage, loop.run, operands, (specs, makes), donated, free)
 
     def _finish(self, loop: LoopFunctions) -> int:
         stage = loop.program.stage_pass.stage
@@ -268,6 +273,7 @@ class _Lister:
         operands: Sequence[Any],
         makes: tuple[Sequence[Spec | None], Sequence[Key]],
         donated: Sequence[int] = (),
+        free: Sequence[int] = (),
     ) -> int:
         """A program's number; `operands` are nested as its arguments are."""
         place = self.step.places[stage]
@@ -283,6 +289,7 @@ class _Lister:
             inputs=tuple(x.lies for x in flat),
             outputs=tuple(specs),
             donated=tuple(donated),
+            laid_freely=tuple(free),
         )
         reads = tuple(x.key for x in flat)
         number = len(self.programs)

@@ -26,6 +26,7 @@ from typing import Any, Final
 import jax
 from jax import export
 from jax.experimental import topologies
+from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, Sharding
 import numpy as np
 
@@ -204,7 +205,7 @@ def _stage_programs(
 
 def _where_it_lies(
     each: StageInput, place: StagePlace, done: Sequence[_StageResults]
-) -> Sharding | None:
+) -> Sharding | Format | None:
     if each.spec is not None:
         return place.split([axes or () for axes in each.spec])
     assert each.made is not None  # noqa: S101 - one of the two is said
@@ -212,14 +213,15 @@ def _where_it_lies(
     value = done[program].outputs[output]
     if value is None:
         return None
-    return value.sharding if each.received is None else place.received(each.received, value)
+    return value.format if each.received is None else place.received(each.received, value)
 
 
 def _moved(value: jax.ShapeDtypeStruct, place: StagePlace) -> jax.ShapeDtypeStruct:
     """An output of an equal program, on a stage of its own."""
     assert isinstance(value.sharding, NamedSharding)  # noqa: S101 - others are compiled again
     sharding = NamedSharding(place.mesh, value.sharding.spec)
-    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=sharding)
+    laid = Format(value.format.layout, sharding)
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=laid)
 
 
 def _shape(place: StagePlace) -> Any:
@@ -238,9 +240,10 @@ def _coords(device: Any) -> np.ndarray:
     return np.atleast_1d(getattr(device, "coords", device.id))
 
 
-def _layout(sharding: Sharding | None) -> Any:
+def _layout(laid: Sharding | Format | None) -> Any:
+    layout, sharding = (laid.layout, laid.sharding) if isinstance(laid, Format) else (None, laid)
     # What has no name in axes of the mesh is like nothing else.
-    return sharding.spec if isinstance(sharding, NamedSharding) else object()
+    return (layout, sharding.spec) if isinstance(sharding, NamedSharding) else object()
 
 
 def _stage_program(
@@ -266,7 +269,9 @@ def _stage_program(
         None if spec is None else place.split([axes or () for axes in spec])
         for spec in program.outputs
     ]
-    step = jax.jit(run, out_shardings=wanted, donate_argnums=program.donated, keep_unused=True)
+    free = set(program.laid_freely)
+    laid = [Format(Layout.AUTO, s) if n in free else s for n, s in enumerate(wanted)]
+    step = jax.jit(run, out_shardings=laid, donate_argnums=program.donated, keep_unused=True)
     message, memory, shardings = "", None, wanted
     try:
         compiled = _compiled(step.lower(*inputs), request)
@@ -279,7 +284,9 @@ def _stage_program(
         if proto is not None:
             write_atomically(compiled_file, gzip.compress(proto, mtime=0))
         memory = _memory(compiled.memory_analysis())
-        shardings = jax.tree.leaves(compiled.output_shardings)
+        formats = jax.tree.leaves(compiled.output_formats)
+        # In the order that is everyone's own a value lies as one that says none.
+        shardings = [f if n in free else f.sharding for n, f in enumerate(formats)]
     outputs = [
         None if s is None else jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=s)
         for a, s in zip(exported.out_avals, shardings, strict=True)

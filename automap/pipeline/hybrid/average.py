@@ -144,6 +144,12 @@ class Candidate:
         """Bytes of a device of an average stage."""
         return self.totals(setting).peak_bytes(self.adapt(setting))
 
+    def rank(self, setting: Setting) -> tuple[bool, float]:
+        """Less is better: what fits by its seconds, and behind it what does not by its bytes."""
+        peak_bytes = self.peak_bytes(setting)
+        over = peak_bytes > setting.memory_limit_bytes
+        return over, peak_bytes if over else self.step_seconds(setting)
+
 
 def candidate(pricer: Pricer, inner: InnerPlan, setting: Setting) -> Candidate | None:
     """An inner plan with its costs; None if it cannot run at all."""

@@ -129,18 +129,27 @@ def _priced(
             yield priced
 
 
+def presets_by_rank(
+    pricer: Pricer, settings: Sequence[Setting]
+) -> list[tuple[Setting, list[InnerPlan]]]:
+    """The presets to choose from for equal stages, first the setting whose best average stage fits
+    and is fast, or lacks the least memory.
+    """
+    rated = []
+    for setting in settings:
+        presets = preset_inner_plans(pricer, pricer.topology.device_count // setting.stages)
+        candidates = list(_priced(pricer, list(presets), setting, Deadline.never()))
+        if candidates:
+            rank = min(c.rank(setting) for c in candidates)
+            rated.append((rank, setting, choose_best(candidates, setting)))
+    return [(setting, inners) for _, setting, inners in sorted(rated, key=lambda each: each[0])]
+
+
 def search_inner_plans(
     pricer: Pricer, candidates: Sequence[Candidate], setting: Setting, until: Deadline, seed: int
 ) -> Iterator[InnerPlan]:
     """What a climb reaches from the best of `candidates`, on its mesh: one inner plan, or none."""
-
-    # Those that fit by their seconds; if none does, by their bytes.
-    def key(c: Candidate) -> tuple[bool, float]:
-        peak_bytes = c.peak_bytes(setting)
-        over = peak_bytes > setting.memory_limit_bytes
-        return over, peak_bytes if over else c.step_seconds(setting)
-
-    best = min(candidates, key=key)
+    best = min(candidates, key=lambda c: c.rank(setting))
     start, setting = best.inner, best.adapt(setting)
     meshes = (start.point.mesh,)
     context = stage_search(pricer, start.devices, meshes, setting, seed, until)

@@ -9,7 +9,8 @@ they were replicas'                                                      -> in: 
 
 As for pure pipelines, V is never above the simulated step, so the best simulated step so far, also
 of plans of other spaces, bounds what is still looked for. A first bound comes from stages of equal
-devices.
+devices. Where nothing fits yet, equal stages of presets come before all else, as they need no
+search of inner plans                                                         -> in: `_Search.fit`
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +20,15 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from automap.deadline import Deadline
-from automap.errors import InfeasiblePlanError
 from automap.pipeline.arrays import Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.average import Setting
-from automap.pipeline.hybrid.inner_plans import KindOptions, StageKinds, find_inner_plans
+from automap.pipeline.hybrid.inner_plans import (
+    KindOptions,
+    StageKinds,
+    find_inner_plans,
+    presets_by_rank,
+)
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.interleaved import (
     Grouped,
@@ -57,8 +62,6 @@ from automap.pipeline.solvers.stage_options import (
     transfer_seconds,
 )
 from automap.pipeline.task_graph import StageSeconds, pipeline_seconds
-from automap.plan.explain import all_the_same_text
-from automap.quantities import bytes_text
 from automap.search.context import OutOfBudget
 from automap.topology.parts import sub_topology
 
@@ -177,7 +180,11 @@ def find_hybrid(
     search = _Search(bound_seconds, len(wanted), on_progress)
     warnings: tuple[str, ...] = ()
     try:
-        kinds = stage_kinds(pricer, points, fabric, limits, on_progress)
+        first = None if search.has_plan else search.fit(pricer, points, fabric, limits, wanted)
+        if first is not None:
+            # Numbers of stages with which something fits before those with which nothing may.
+            wanted.sort(key=lambda choice: choice[0] != first.stages)
+        kinds = stage_kinds(pricer, points, fabric, limits, on_progress, first)
         # Equal devices first: that is fast, and bounds the rest.
         for boundaries in ("even", "any"):
             for stages, terms in wanted:
@@ -199,13 +206,41 @@ class _Search:
     ) -> None:
         self.best: HybridChoice | None = None
         self.least_bytes, self.tried = np.inf, 0
-        self._seconds, self._choices, self._on_progress = bound_seconds, choices, on_progress
+        self._seconds, self._looks, self._on_progress = bound_seconds, 2 * choices, on_progress
         self._kind_options: dict[int, KindOptions] = {}
 
     @property
     def has_plan(self) -> bool:
         """Whether something fits, here or in another space."""
         return np.isfinite(self._seconds)
+
+    def fit(
+        self,
+        pricer: Pricer,
+        points: Points,
+        fabric: Fabric,
+        limits: Limits,
+        wanted: Sequence[tuple[int, Terms]],
+    ) -> Setting | None:
+        """Look at equal stages of presets with many microbatches, until something fits; the setting
+        that it was found for, None if nothing fits so.
+        """
+        settings = [
+            _setting(stages, _PER_STAGE[-1], points, limits)
+            for stages in dict.fromkeys(stages for stages, _ in wanted)
+            if fabric.n_units % stages == 0
+        ]
+        for setting, inners in presets_by_rank(pricer, settings):
+            kinds = StageKinds(pricer, points, fabric, tuple(inners))
+            for stages, terms in wanted:
+                if (stages, terms.microbatches) == (setting.stages, setting.microbatches):
+                    self._looks += 1
+                    self.look(kinds, stages, terms, "even", limits.deadline)
+            # They are of these kinds alone.
+            self._kind_options.clear()
+            if self.has_plan:
+                return setting
+        return None
 
     def look(
         self,
@@ -239,7 +274,7 @@ class _Search:
                 self.best, self._seconds = HybridChoice(terms, kind_options, best, seconds), seconds
         self.tried += 1
         what = f"hybrid pipelines of {stages} stages"
-        self._on_progress(PipelineProgress(what, self.tried, 2 * self._choices, self._seconds))
+        self._on_progress(PipelineProgress(what, self.tried, self._looks, self._seconds))
 
     def interleave(self, kinds: StageKinds, points: Points, fabric: Fabric, limits: Limits) -> None:
         """Interleaved pipelines whose stages are all of one kind, where one may be faster."""
@@ -306,8 +341,11 @@ def stage_kinds(
     fabric: Fabric,
     limits: Limits,
     on_progress: Callable[[PipelineProgress], None],
+    first: Setting | None = None,
 ) -> StageKinds:
-    """The inner plans for the pipelines that are looked for."""
+    """The inner plans for the pipelines that are looked for; something is known to fit with
+    `first`.
+    """
     groups = {groups for _, groups in _group_choices(points, fabric, limits)}
     counts = sorted({stages for stages, _ in choices(points, fabric, limits)} | groups)
     most = pricer.topology.device_count - fabric.unit_devices * (min(counts, default=1) - 1)
@@ -316,8 +354,10 @@ def stage_kinds(
         for count in range(2, most + 1)
         if sub_topology(pricer.topology, count) is not None and count % fabric.unit_devices == 0
     ]
-    # Of the numbers of stages the least and the middle one: each setting takes a search of its own.
+    # The number with which something fits, or the least and the middle one: each setting takes a
+    # search of its own.
     some = {counts[0], counts[len(counts) // 2]} if counts else set[int]()
+    some = {first.stages} if first else some
     settings = dict.fromkeys(
         _setting(stages, per_stage, points, limits)
         for stages in sorted(some)
@@ -351,27 +391,4 @@ def _setting(stages: int, per_stage: int, points: Points, limits: Limits) -> Set
             default=microbatches,
         ),
         memory_limit_bytes=limits.memory_limit_bytes,
-    )
-
-
-def no_hybrid_fits(
-    result: HybridSearchResult, limits: Limits, topology_name: str
-) -> InfeasiblePlanError:
-    """The error when there is none."""
-    asked = (
-        f"{limits.stages or 'any number of'} stages and {limits.microbatches or 'any number of'} "
-        f"microbatches on {topology_name}"
-    )
-    if not np.isfinite(result.least_bytes):
-        return InfeasiblePlanError(
-            f"there is no pipeline of {asked}: in each stage the parts of the batch must divide a "
-            "microbatch's examples; "
-            "use fewer microbatches, or other stages"
-        )
-    needed = round(result.least_bytes)
-    return InfeasiblePlanError(
-        f"no pipeline of {asked} fits, with stages sharded inside: the smallest needs "
-        f"{bytes_text(needed)} on a device, {bytes_text(round(limits.memory_limit_bytes))} are "
-        "allowed; "
-        f"{all_the_same_text(needed)}"
     )

@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 from jax import lax, numpy as jnp
+from jax.experimental.layout import Format, Layout
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
@@ -105,11 +106,22 @@ def loop_function(
         return added, made
 
     run.__name__ = f"{program.stage_pass.kind}_of_stage_{program.stage_pass.stage}"
-    shardings = (
-        [form.sharding(place) for form in forms],
-        [place.sent(form) for _, form in made],
-    )
-    return _on(place, jax.jit(run, donate_argnums=0, out_shardings=shardings), shardings[1])
+    totals = [form.sharding(place) for form in forms]
+    sent = [place.sent(form) for _, form in made]
+    laid = [
+        Format(Layout.AUTO, sharding) if chooses_layout(numbers, program, v) else sharding
+        for v, sharding in zip(program.made, sent, strict=True)
+    ]
+    return _on(place, jax.jit(run, donate_argnums=0, out_shardings=(totals, laid)), sent)
+
+
+def chooses_layout(numbers: Numbered, program: LoopProgram, value: int) -> bool:
+    """Whether the compiler chooses how a value that a program makes lies in memory: what stays on
+    its stage, whose programs take it as it lies, so that nothing is copied to another order and
+    back. Keys have an order of their own.
+    """
+    dtype = numbers.variables[value].aval.dtype
+    return value in program.stays and not jnp.issubdtype(dtype, jax.dtypes.extended)
 
 
 def start_function(

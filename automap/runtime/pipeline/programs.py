@@ -22,7 +22,8 @@ class LoopProgram:
 
     `equations` are numbers of the loop's. It reads `parts` of the batch, `fixed` values and values
     `received` of this microbatch; it makes `made` and adds the terms of `sums`, numbers of the
-    sweep's. `last` are the parts and received values that no later program of the stage reads.
+    sweep's. `last` are the parts and received values that no later program of the stage reads,
+    `stays` what it makes that programs of its own stage alone read, and no output is joined of.
     """
 
     stage_pass: StagePass
@@ -33,6 +34,7 @@ class LoopProgram:
     made: tuple[int, ...]
     sums: tuple[int, ...]
     last: frozenset[int]
+    stays: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,7 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
         stage_pass: _read(sweep.loop, equations, [sweep.sums[n][1] for n in sums[stage_pass]])
         for stage_pass, equations in equations_by_pass.items()
     }
-    readers: dict[int, set[StagePass]] = defaultdict(set)
-    for stage_pass, values in reads.items():
-        for value in values:
-            if value in division.maker:
-                readers[value].add(stage_pass)
+    readers = _readers(reads, division)
     programs = {}
     for stage_pass, equations in equations_by_pass.items():
         made_here = [v for n in sorted(own[stage_pass]) for v in sweep.loop[n].outputs]
@@ -103,6 +101,7 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
             for kind in KINDS[KINDS.index(stage_pass.kind) + 1 :]
             for v in reads.get(StagePass(kind, stage_pass.stage), ())
         }
+        made = tuple(dict.fromkeys([*(v for v in made_here if readers[v]), *wanted[stage_pass]]))
         programs[stage_pass] = LoopProgram(
             stage_pass=stage_pass,
             equations=equations,
@@ -113,14 +112,32 @@ def sweep_programs(numbers: Numbered, sweep: Sweep, division: Division) -> Sweep
                 if v not in division.maker and v not in numbers.slices and v != numbers.index
             ),
             received=received,
-            made=tuple(dict.fromkeys([*(v for v in made_here if readers[v]), *wanted[stage_pass]])),
+            made=made,
             sums=tuple(sums[stage_pass]),
             last=frozenset(
                 v for v in read if (v in division.maker or v in numbers.slices) and v not in later
             ),
+            stays=frozenset(
+                v
+                for v in made
+                if {p.stage for p in readers[v]} == {stage_pass.stage}
+                and v not in wanted[stage_pass]
+            ),
         )
     stages = {v: frozenset(p.stage for p in passes) for v, passes in readers.items()}
     return SweepPrograms(programs, stages)
+
+
+def _readers(
+    reads: Mapping[StagePass, Sequence[int]], division: Division
+) -> Mapping[int, set[StagePass]]:
+    """The passes that read a value of another program, by value; none of one that nothing reads."""
+    readers: dict[int, set[StagePass]] = defaultdict(set)
+    for stage_pass, values in reads.items():
+        for value in values:
+            if value in division.maker:
+                readers[value].add(stage_pass)
+    return readers
 
 
 def _copied_equations(sweep: Sweep, division: Division) -> Mapping[int, int]:

@@ -32,12 +32,17 @@ def replicated() -> Plan:
 
 
 @pytest.fixture(scope="module")
-def plan(replicated: Plan) -> Plan:
-    """Two stages where replicas do not fit."""
+def limit() -> float:
+    """GiB in which two stages of replicas do not fit."""
     with pytest.raises(InfeasiblePlanError, match="--space hybrid") as refused:
         planned("pipeline", stages=2, microbatches=4, memory_limit=2.0**-20)
     number, unit = str(refused.value).partition("the smallest needs ")[2].split()[:2]
-    limit = 0.9 * float(number) * {"KiB": 2.0**-20, "MiB": 2.0**-10}[unit]
+    return 0.9 * float(number) * {"KiB": 2.0**-20, "MiB": 2.0**-10}[unit]
+
+
+@pytest.fixture(scope="module")
+def plan(limit: float) -> Plan:
+    """Two stages where replicas do not fit."""
     return planned(stages=2, microbatches=4, memory_limit=limit)
 
 
@@ -54,6 +59,16 @@ def test_stages_are_sharded_where_replicas_do_not_fit(plan, replicated, tmp_path
     )
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
+
+
+def test_what_fits_is_found_without_a_search_of_inner_plans(plan, limit, monkeypatch):
+    # As of a large model, where the budget is over before they are found.
+    monkeypatch.setattr("automap.pipeline.hybrid.search.find_inner_plans", lambda *_: [])
+    first = planned(stages=2, microbatches=4, memory_limit=limit)
+    assert first.pipeline.is_sharded_inside
+    assert first.predicted.fits
+    # It is the first bound, and no more.
+    assert plan.predicted.step_seconds <= first.predicted.step_seconds
 
 
 @pytest.mark.parametrize("schedule", list(PRICED))

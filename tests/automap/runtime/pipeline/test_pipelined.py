@@ -1,5 +1,7 @@
 """A step in stages computes what it does on one device: small steps, all shapes of pipelines."""
 
+from dataclasses import replace
+
 import jax
 from jax import numpy as jnp
 import numpy as np
@@ -163,6 +165,51 @@ def test_masked_mean_and_dropout():
     batch = {"x": x, "mask": (jnp.arange(16) % 3 > 0).astype(jnp.float32), "key": jax.random.key(3)}
     run = Running(step, (w, batch), record((2, 4), even_cuts(step, (w, batch), 2), 2))
     three_steps(run, step, w, [batch] * 3, **CLOSE)
+
+
+def test_what_stays_on_a_stage_lies_as_its_compiler_likes():
+    w = [jax.random.normal(jax.random.key(n), (8, 8)) * 0.5 for n in range(2)]
+    x = jax.random.normal(jax.random.key(9), (16, 8))
+
+    def step(w, batch):
+        def loss(w):
+            # The gradient of the sine reads a transposed array, which need not be written so.
+            h = jnp.sin(jnp.swapaxes(jnp.tanh(batch @ w[0]), 0, 1))
+            return ((jnp.swapaxes(h, 0, 1) @ w[1]) ** 2).mean()
+
+        value, gradient = jax.value_and_grad(loss)(w)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, w, gradient), value
+
+    run = Running(step, (w, x), record((1, 2), even_cuts(step, (w, x), 2)))
+    orders = {}
+    for loop in run.assembly.programs.sweeps[0].loops.values():
+        for value in loop.program.made:
+            orders[value] = []
+            assert (value in loop.program.stays) == (
+                [stage for stage, _ in loop.routes[value]] == [loop.program.stage_pass.stage]
+            )
+
+    def noted(loop):
+        def noting(*args):
+            totals, made = loop.run(*args)
+            for value, x in zip(loop.program.made, made, strict=True):
+                orders[value].append((value in loop.program.stays, x.format.layout))
+            return totals, made
+
+        return replace(loop, run=noting)
+
+    sweep = run.assembly.programs.sweeps[0]
+    noting = replace(sweep, loops={p: noted(loop) for p, loop in sweep.loops.items()})
+    programs = replace(run.assembly.programs, sweeps=[noting])
+    run.assembly = replace(run.assembly, programs=programs)
+    three_steps(run, step, w, [x] * 3, **CLOSE)
+    seen = {
+        (stays, layout.major_to_minor == tuple(range(len(layout.major_to_minor))))
+        for each in orders.values()
+        for stays, layout in each
+    }
+    # What is sent to another stage lies as arrays do, what stays also otherwise.
+    assert seen == {(True, True), (True, False), (False, True)}
 
 
 @pytest.mark.slow
