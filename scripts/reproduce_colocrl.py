@@ -26,6 +26,7 @@ from automap.placement.dataflow import step_dataflow
 from automap.placement.operators import Operators, step_operators
 from automap.placement.search import Placed, Search
 from automap.placement.simulation import Simulator, placed_machine
+from automap.placement.splits import problem_splits
 from automap.placement.strategies import auto, descended, exact, least_seconds
 from automap.placement.tasks import PlacementProblem, placement_problem
 from automap.program.trace import trace_step
@@ -160,11 +161,16 @@ def traced(target: Callable[[], Target]) -> Operators:
     return step_operators(step_dataflow(trace_step(step, args, platform="cuda")))
 
 
-def searched(operators: Operators, machine: str, seed: int = 0) -> Search:
-    """A new search of the placements on a machine."""
+def searched(operators: Operators, machine: str, *, has_splits: bool = False) -> Search:
+    """A new search of the placements on a machine, of whole operators as the paper's if they have
+    no splits.
+    """
     graph = get_graph(machine)
     problem = placement_problem(operators, graph.platform, graph.kinds)
-    return Search(Simulator(problem, placed_machine(graph)), seed)
+    if not has_splits:
+        return Search(Simulator(problem, placed_machine(graph)))
+    splits = problem_splits(problem, graph.platform, graph.device_count)
+    return Search(Simulator(problem, placed_machine(graph, forms=splits.forms), splits))
 
 
 def policy_cells(
@@ -281,7 +287,8 @@ def tower_rows(seeds: int, updates: int) -> list[list[str]]:
     each = [1 + operator * TOWERS // count for operator in range(count)]
     base = apart.place(each)
     rows = [_tower_row("synchronous towers, parameters on the first GPU", apart, base, base)]
-    search = searched(traced(lambda: inception_v3(batch=batch)), machine)
+    operators = traced(lambda: inception_v3(batch=batch))
+    search = searched(operators, machine)
     one_gpu = search.place([1] * search.simulator.problem.n_operators)
     rows.append(_tower_row("one GPU", search, one_gpu, base))
     for baseline in (baselines.expert, baselines.heft, baselines.m_sct):
@@ -290,6 +297,9 @@ def tower_rows(seeds: int, updates: int) -> list[list[str]]:
     search.deadline = Deadline.after(AUTO_SECONDS)
     rows.append(_tower_row("auto", search, auto(search), base))
     search.deadline = Deadline.never()
+    parts = searched(operators, machine, has_splits=True)
+    parts.deadline = Deadline.after(AUTO_SECONDS)
+    rows.append(_tower_row("auto, operators in parts too", parts, auto(parts), base))
     runs = []
     for seed in range(seeds):
         search.seed = seed
