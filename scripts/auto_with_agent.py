@@ -50,8 +50,9 @@ SHARES: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
 """Of W, after which the searches are compared."""
 AUTO, AGENT, UNTRAINED = "auto", "with the agent", "with learning off"
 _BOUND_SECONDS: Final = 3.0
-# Steps that differ by less are the same.
+# Steps that differ by less are the same, and near enough to be the best.
 _EQUAL: Final = 1e-4
+_NEAR: Final = 1e-3
 
 
 @dataclass
@@ -130,6 +131,12 @@ class Cell:
         """The best step that any search found."""
         return min(self.step_seconds(search, 1.0) for search in SEARCHES)
 
+    def share_to_best(self, search: str) -> float:
+        """After which share of W a search first has a step that is within `_NEAR` of the best."""
+        near = self.best_seconds * (1 + _NEAR)
+        spent = [spent for spent, seconds in self.found[search] if seconds <= near]
+        return min(spent, default=math.inf) / self.work_seconds
+
     def gap(self, search: str, share: float) -> float:
         """Over the best of all."""
         return self.step_seconds(search, share) / self.best_seconds - 1
@@ -187,7 +194,7 @@ SUMMARY_HEADER = [
     "work done",
     *(f"mean gap, {name}" for name in SEARCHES),
     *(f"{which}, {name}" for name in (AGENT, UNTRAINED) for which in ("better", "equal", "worse")),
-    *(f"mean over the bound, {name}" for name in SEARCHES),
+    *(f"median over the bound, {name}" for name in SEARCHES),
 ]
 
 
@@ -204,7 +211,7 @@ def summary(what: str, cells: Sequence[Cell]) -> list[list[str]]:
             better, worse = (ratio < 1 - _EQUAL).sum(), (ratio > 1 + _EQUAL).sum()
             counts += [str(better), str(len(cells) - better - worse), str(worse)]
         over = [f"{(seconds[s] / best - 1).mean():.2%}" for s in SEARCHES]
-        above = [f"{(seconds[s] / bound - 1).mean():.2%}" for s in SEARCHES]
+        above = [f"{np.median(seconds[s] / bound) - 1:.2%}" for s in SEARCHES]
         rows.append([f"{what}, {len(cells)}", f"{share:.0%}", *over, *counts, *above])
     return rows
 
@@ -221,6 +228,7 @@ def report(cells: Sequence[Cell]) -> str:
     header = ["step", "machine", "best, ms", "plans", "work, s", "bound is below by"]
     columns = [(name, share) for share in (0.1, 1.0) for name in SEARCHES]
     header += [f"{name}, {share:.0%}" for name, share in columns]
+    header += [f"{name}, work until it is within {_NEAR:.1%}" for name in SEARCHES]
     detail = [
         [
             c.step.removeprefix("models."),
@@ -230,6 +238,7 @@ def report(cells: Sequence[Cell]) -> str:
             f"{c.work_seconds:.2f}",
             f"{c.best_seconds / c.bound_seconds - 1:.1%}" if c.bound_seconds else "-",
             *(f"{c.gap(name, share):+.2%}" for name, share in columns),
+            *(f"{c.share_to_best(name):.0%}" for name in SEARCHES),
         ]
         for c in cells
     ]

@@ -15,8 +15,7 @@ no lesson is of. Every method begins where any search does, at the presets, whic
     nearest    the same player with what the nearest training problem says in the network's place
                (`scripts.nearest_lesson`); it needs `--lessons`
 
-A cell is kept in FOLDER as soon as it is made, so a run that was stopped goes on. Seconds are the
-processor's.
+A cell is kept in FOLDER as soon as it is made. Seconds are the processor's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,7 +53,6 @@ from tests.corpus.entries import ENTRIES
 
 COMMAND = "python -m scripts.compare_sharding_agent"
 MACHINES = ("v5e:2x4", "v5p:2x2x4", "8xh100", "2x8xh100", "4x8xv100")
-# Of the libraries that are installed with the project's tests.
 _LIBRARIES = ("equinox", "flax", "optax")
 ZOO = tuple(target for target in MODELS if is_held_out(target))
 THIRD_PARTY = tuple(
@@ -334,28 +332,27 @@ def detail(cells: Sequence[Cell]) -> tuple[list[str], list[list[str]]]:
 def report(cells: Sequence[Cell], timings: list[list[str]], command: str) -> Mapping[str, str]:
     """The tables of the page by name."""
     machine = f"jax {jax.__version__}, {platform.machine()}, one core"
-    kinds: Mapping[str, Callable[[Cell], bool]] = {
-        "all": lambda c: True,
-        "TPUs": lambda c: c.machine.startswith("v5"),
-        "GPUs": lambda c: not c.machine.startswith("v5"),
-    }
-    tables: dict[str, str] = {"made": made_by(command, machine)}
+    on_tpus = [c for c in cells if c.machine.startswith("v5")]
+    kinds = {"all": cells, "TPUs": on_tpus, "GPUs": [c for c in cells if c not in on_tpus]}
+    above = made_by(command, machine)
+    header = ["machine", "plans priced", UNTRAINED, "ms of processor", UNTRAINED]
+    tables = {"timing": above + markdown(header, timings)} if timings else {}
+    if not cells:
+        return tables
+    tables["made"] = above
     for which in ("roll-out", "beams"):
         text = ""
-        for kind, is_in in kinds.items():
-            chosen = [c for c in cells if is_in(c)]
+        for kind, chosen in kinds.items():
             if chosen:
                 text += f"\nOn {kind}:\n\n" + markdown(SUMMARY_HEADER, summary(chosen, which))
         tables[which] = text
     tables["cells"] = markdown(*detail(cells))
-    header = ["machine", "plans priced", UNTRAINED, "ms of processor", UNTRAINED]
-    tables["timing"] = markdown(header, timings)
     return tables
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--step", "steps", multiple=True, type=click.Choice(STEPS), help="default: all")
+@click.option("--step", "steps", multiple=True, type=click.Choice((*STEPS, TIMED)))
 @click.option("--machine", "machines", multiple=True, default=MACHINES, show_default=True)
 @click.option(
     "--lessons",
@@ -379,16 +376,19 @@ def main(
     cells = [
         c
         for step in steps or STEPS
+        if step != TIMED
         for c in cells_of(step, machines, folder, nearest, make=not made_only)
     ]
-    if not cells:
-        raise click.ClickException(f"{folder} has no cells of these steps and machines")
     timings = [
         timing(machine, folder)
         for machine in machines
-        if not made_only or (folder / f"timing-{machine}.json".replace(":", "_")).exists()
+        if TIMED in (steps or (TIMED,))
+        and (not made_only or (folder / f"timing-{machine}.json".replace(":", "_")).exists())
     ]
-    command = f"{COMMAND} FOLDER{' --made-only' if made_only else ''} -o {output}"
+    if not cells and not timings:
+        raise click.ClickException(f"{folder} has no cells of these steps and machines")
+    chosen = [f" --step {step}" for step in steps] + [" --made-only"] * made_only
+    command = f"{COMMAND} FOLDER{''.join(chosen)} -o {output}"
     for name, table in report(cells, timings, command).items():
         if output is None:
             click.echo(table)

@@ -64,10 +64,10 @@ that on problems that teach nothing, of the weights kept and of untrained ones.
 """
 _HELD_EVERY = 8
 _CHECKS = 20
-REINFORCED = ("decisions", "updates", "episodes", "mean_return", "loss", "gain", "least_gain")
+REINFORCED = ("decisions", "updates", "episodes", "mean_return", "loss", "gain", "unlearned_gain")
 """Moves made in all games; batches learnt from; games; their mean sum of rewards, and the loss,
-since the last row; what roll-outs on the other problems save of the cost in the mean, and in the
-worst of them.
+since the last row; what roll-outs on the other problems save of the cost in the mean, of the agent
+and of the same player without learning.
 """
 GAME_SEEDS, JUDGE_SEEDS = 20, 8
 RAINBOW = RainbowConfig(
@@ -199,15 +199,15 @@ def games(first: int, count: int, progress: Progress) -> list[Game]:
     ]
 
 
-def gains(player: Player, judged: Sequence[Game]) -> np.ndarray:
-    """What a roll-out saves of the cost of the best preset on each problem."""
+def gain(player: Player, judged: Sequence[Game]) -> float:
+    """What a roll-out saves of the cost of the best preset, in the mean of problems."""
     saved = []
     for game in judged:
         context, start = game.is_reset(), game.starts[0]
         reached = roll_out(context, game.seen, player, start)
         cost = context.objective.cost
         saved.append(cost(start.estimate) - cost(reached.estimate))
-    return np.array(saved)
+    return float(np.mean(saved))
 
 
 class _Last:
@@ -227,6 +227,7 @@ def reinforced(
     first = 1_000_000 * (seed + 1) + 500_000
     played = games(first, GAME_SEEDS, progress)
     judged = games(first + GAME_SEEDS, JUDGE_SEEDS, progress)
+    unlearned = gain(Player(), judged)
     log, path, kept = _Last(), folder / "reinforced.safetensors", folder / "best.safetensors"
     trainer = Trainer(MovesEnv(played), RAINBOW, seed, log, _DECISIONS_OF_A_ROW)
     if path.exists():
@@ -240,9 +241,9 @@ def reinforced(
     while trainer.steps < decisions and time.monotonic() < ended or most == -np.inf:
         if most > -np.inf:
             trainer.run(trainer.steps + _DECISIONS_OF_A_ROW)
-        gained = gains(Player(trainer.agent.weights()), judged)
-        if gained.mean() > most:
-            weights, most = trainer.agent.weights(), float(gained.mean())
+        gained = gain(Player(trainer.agent.weights()), judged)
+        if gained > most:
+            weights, most = trainer.agent.weights(), gained
             save(kept, Checkpoint(weights, {"gain": most}))
         row = log.row
         write_metrics(
@@ -253,8 +254,8 @@ def reinforced(
                 "episodes": row.episodes if row else 0,
                 "mean_return": row.mean_return if row else np.nan,
                 "loss": row.loss if row else np.nan,
-                "gain": float(gained.mean()),
-                "least_gain": float(gained.min()),
+                "gain": gained,
+                "unlearned_gain": unlearned,
             },
             REINFORCED,
         )

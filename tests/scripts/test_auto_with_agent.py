@@ -46,3 +46,4 @@ def test_what_a_search_had_after_a_share_of_the_work():
     assert [cell.step_seconds(AUTO, share) for share in (0.05, 0.1, 0.5, 1.0)] == [4, 3, 3, 2]
     assert [cell.step_seconds(AGENT, share) for share in (0.05, 0.1, 0.5, 1.0)] == [2.5] * 4
     assert math.isclose(cell.gap(AGENT, 0.5), 0.25)
+    assert (cell.share_to_best(AUTO), cell.share_to_best(AGENT)) == (0.9, math.inf)
