@@ -39,6 +39,7 @@ CONVOLUTION = "convolution"
 DOT = "dot"
 DYNAMIC_SLICE = "dynamic-slice"
 DYNAMIC_UPDATE_SLICE = "dynamic-update-slice"
+FFT = "fft"
 GATHER = "gather"
 PAD = "pad"
 RAGGED_DOT = "ragged-dot"
@@ -271,7 +272,7 @@ _ROWS: tuple[Opcode, ...] = (
     ),
     *_rows(SELECT_AND_SCATTER, Kind.WINDOW, _KERNEL | _T.FLOPS_BY_READS | _T.COMBINES),
     *_rows(f"{SORT} {TOP_K}", Kind.ORDERING, _KERNEL),
-    *_rows("cholesky fft triangular-solve", Kind.MATRIX, _KERNEL),
+    *_rows(f"cholesky {FFT} triangular-solve", Kind.MATRIX, _KERNEL),
     *_rows(
         " ".join((ALL_GATHER, ALL_REDUCE, COLLECTIVE_PERMUTE, REDUCE_SCATTER)),
         Kind.COLLECTIVE,

@@ -44,10 +44,10 @@ from automap.jaxpr.kernels import attention_per_device, is_attention, kernel_per
 from automap.jaxpr.manual import is_manual, on_plans_mesh
 from automap.jaxpr.pallas import is_kernel
 from automap.jaxpr.replacements import (
-    is_top_k,
     lacks_all_reduce,
+    per_device,
     reduction_in_two_steps,
-    top_k_per_device,
+    runs_per_device,
     with_clamped_starts,
 )
 from automap.jaxpr.sites import Place, Site, parse_place
@@ -166,9 +166,9 @@ class PinRewriter:
             axes = dimension_axes(queries.spec, len(eqn.invars[0].aval.shape))
             return (*before, attention_per_device(pinned, self.mesh, axes), *after)
         made = _pinned_sharding(pins, "made", 0)
-        if made is not None and is_top_k(eqn):
+        if made is not None and runs_per_device(eqn):
             axes = dimension_axes(made.spec, len(eqn.outvars[0].aval.shape))
-            return (*before, top_k_per_device(pinned, made.mesh, axes), *after)
+            return (*before, per_device(pinned, made.mesh, axes), *after)
         if lacks_all_reduce(eqn):
             return (*before, *reduction_in_two_steps(pinned, self.mesh), *after)
         return (*before, *with_clamped_starts(pinned), *after)

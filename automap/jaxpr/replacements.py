@@ -2,7 +2,11 @@
 
 top_k           The partitioner gathers the whole operand of a top_k that is split by rows (XLA:CPU,
                 jaxlib 0.10 and 0.12; the TPU's pipeline makes a sort of it first), though no row
-                needs another. Each device orders its own rows.       -> in: `top_k_per_device`
+                needs another. Each device orders its own rows.            -> in: `per_device`
+
+fft             The same of a Fourier transform whose batch is split: the partitioner gathers all of
+                it (CPU and GPU, jaxlib 0.10). Each device transforms its own part.
+                                                                           -> in: `per_device`
 
 dynamic slice   When a dynamic slice is split, the partitioner slices its result once more at a
                 start of each device's own, and XLA merges the two by adding the starts. The first
@@ -25,7 +29,7 @@ reduction       XLA knows all-reduces of sums, products, minima and maxima, and 
 Convolutions have a file of their own (`automap.jaxpr.convolutions`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from math import gcd
 from typing import Any
 
@@ -41,33 +45,55 @@ from automap.jax_compat import open_jaxpr, weak_shape
 from automap.jaxpr.convolutions import Axes, free_axes
 
 
-def is_top_k(eqn: Any) -> bool:
-    """Whether an equation is a top_k."""
-    return eqn.primitive.name == "top_k"
+def runs_per_device(eqn: Any) -> bool:
+    """Whether an equation is one of an operand whose rows need no other: a top_k, or an fft."""
+    return eqn.primitive.name in _WHOLE_DIMENSIONS
 
 
-def top_k_per_device(eqn: Any, mesh: Mesh | AbstractMesh, axes: tuple[Axes, ...]) -> Any:
-    """The `shard_map` equation in its place; `axes` split each dimension of operand and results.
+def _ordered(eqn: Any, rank: int) -> range:
+    axis = eqn.params.get("axis", -1) % rank
+    return range(axis, axis + 1)
 
-    Raises `PlanError` if they split what is ordered.
+
+def _transformed(eqn: Any, rank: int) -> range:
+    return range(rank - len(eqn.params["fft_lengths"]), rank)
+
+
+# The dimensions of which a device needs all, for an operand of a rank.
+_WHOLE_DIMENSIONS: Mapping[str, Callable[[Any, int], range]] = {
+    "top_k": _ordered,
+    "fft": _transformed,
+}
+
+
+def per_device(eqn: Any, mesh: Mesh | AbstractMesh, axes: tuple[Axes, ...]) -> Any:
+    """The `shard_map` equation in the place of one that `runs_per_device`; `axes` split each
+    dimension of operand and results.
+
+    Raises `PlanError` if they split one of which a device needs all.
     """
-    ordered = eqn.params.get("axis", -1) % len(axes)
-    if axes[ordered]:
-        raise PlanError(
-            f"a top_k along dimension {ordered} that is split over {axes[ordered]}; allowed: "
-            "whole. Was the plan edited? Plan again"
-        )
+    name = eqn.primitive.name
+    for dim in _WHOLE_DIMENSIONS[name](eqn, len(axes)):
+        if axes[dim]:
+            raise PlanError(
+                f"{name} along dimension {dim} that is split over {axes[dim]}; allowed: whole. "
+                "Was the plan edited? Plan again"
+            )
     spec = PartitionSpec(*axes)
-    per_device = jax.shard_map(
-        lambda operand: eqn.primitive.bind(operand, **eqn.params),
+
+    def of_part(operand: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(eqn.primitive.bind(operand, **eqn.params))
+
+    mapped_step = jax.shard_map(
+        of_part,
         mesh=mesh,
         axis_names=free_axes(mesh),
         in_specs=spec,
-        out_specs=[spec, spec],
+        out_specs=spec,
         check_vma=False,
     )
     aval = eqn.invars[0].aval
-    traced = jax.make_jaxpr(per_device)(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    traced = jax.make_jaxpr(mapped_step)(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     (mapped,) = open_jaxpr(traced)[0].eqns
     return mapped.replace(invars=eqn.invars, outvars=eqn.outvars, source_info=eqn.source_info)
 

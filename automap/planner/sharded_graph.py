@@ -23,7 +23,7 @@ from automap.cost.traffic.flows import dims_held
 from automap.program.problem import Problem
 from automap.space.point import SplitClasses
 from automap.step.specs import ImposedSpec
-from hlo_tools.opcodes import CONVOLUTION, TOP_K
+from hlo_tools.opcodes import CONVOLUTION, FFT, TOP_K
 from hlo_tools.rules import FactorKind
 from hlo_tools.rules.convolution import has_groups, partitioned_alone
 
@@ -208,14 +208,14 @@ class ShardedGraph:
         return any(f >= 0 and rule.factors[f].halo is not None for f in factors)
 
     def is_written_out(self, op: int) -> bool:
-        """Whether an op is a convolution with groups or with a split image, a split top_k, or a
-        kernel of Pallas.
+        """Whether an op is a convolution with groups or with a split image, a split top_k or
+        Fourier transform, or a kernel of Pallas.
         """
         instruction = self.problem.graph.ops[op].instruction
         factors = self._factors(op)
         if instruction.attributes.custom_call_target in self.problem.kernels:
             return True
-        if instruction.opcode == TOP_K:
+        if instruction.opcode in (FFT, TOP_K):
             return any(f >= 0 for f in factors)
         if instruction.opcode != CONVOLUTION:
             return False

@@ -22,7 +22,7 @@ from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split
 from automap.jaxpr.convolutions import is_convolution
 from automap.jaxpr.flatten import HIGHER_ORDER, FlatJaxpr
 from automap.jaxpr.pins import PinRewriter, Pins
-from automap.jaxpr.replacements import is_top_k
+from automap.jaxpr.replacements import runs_per_device
 from automap.jaxpr.sites import Place, Site, parse_place, parse_site, scope_name
 from automap.runtime.pipeline.places import StagePlace
 
@@ -146,6 +146,6 @@ def _says_nothing(eqn: Any, place: Place, pins: Sequence[Any]) -> bool:
     """Whether a pin would write out an operation that nothing but the replicas split, which each of
     them has whole.
     """
-    is_written_out = is_convolution(eqn) or is_top_k(eqn)
+    is_written_out = is_convolution(eqn) or runs_per_device(eqn)
     splits = any(any(pin.params["sharding"].spec) for pin in pins)
     return place.side == "made" and is_written_out and not splits

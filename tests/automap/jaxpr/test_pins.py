@@ -95,6 +95,28 @@ def test_a_top_k_split_by_rows_needs_no_other_device():
         emitter.constrained({"0:made0": P(None, None, "a")}, mesh)
 
 
+TRANSFORMS = {
+    "fft": jnp.fft.fft,
+    "rfft2": lambda x: jnp.fft.rfft2(x.real),
+    "irfft": jnp.fft.irfft,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_fourier_transform_split_by_rows_needs_no_other_device(name):
+    x = jax.lax.complex(*jax.random.normal(jax.random.key(0), (2, 8, 4, 4, 6)))
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"))
+    emitter = Reemitter(jax.jit(TRANSFORMS[name]).trace(x).jaxpr)
+    (site,) = [site.path for site in emitter.sites if site.primitive == "fft"]
+    split = jax.device_put(x, NamedSharding(mesh, P("b", "a")))
+    pinned = jax.jit(emitter.constrained({f"{site}:made0": P("b", "a")}, mesh))
+    assert "all-" not in pinned.lower(split).compile().as_text()
+    (got,) = pinned(split)
+    np.testing.assert_allclose(got, TRANSFORMS[name](x), atol=1e-5)
+    with pytest.raises(PlanError, match="fft along dimension 3"):
+        emitter.constrained({f"{site}:made0": P(None, None, None, "a")}, mesh)
+
+
 def test_a_pin_from_an_equation_on_holds_for_those_after_it():
     def step(x):
         return jnp.sin(x) + 1, jnp.cos(x), jnp.tan(x)

@@ -1,4 +1,4 @@
-"""The order of several axes on one dimension."""
+"""The order of several axes on one dimension, and what each device runs on its own part."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from automap.api.plan import Plan
+from automap.api.planning import plan
 from automap.config import Options
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
@@ -55,12 +56,28 @@ def test_the_axis_that_stays_is_major(names, columns_axis):
     the mesh's own order.
     """
     mesh = Mesh(names, (2, 4))
-    plan = _plan(columns_axis, mesh)
+    planned = _plan(columns_axis, mesh)
     stays = next(a for a in names if a != columns_axis)
-    assert plan.inputs[1].spec == ((stays, columns_axis), None)
+    assert planned.inputs[1].spec == ((stays, columns_axis), None)
     weight, x = jnp.ones((16, 32)), jnp.linspace(-1.0, 1.0, 32 * 16).reshape(32, 16)
-    run = plan.jit(_product)
+    run = planned.jit(_product)
     text = run.lower(weight, x).compile().as_text()
     assert "all-gather" in text
     assert "collective-permute" not in text
     np.testing.assert_allclose(run(weight, x)[1], jax.jit(_product)(weight, x)[1], rtol=1e-6)
+
+
+def test_a_planned_fourier_transform_is_run_by_each_device():
+    """As predicted: the partitioner alone gathers the samples."""
+
+    def filtered(weight, x):
+        """A long convolution of each sample, with its transforms of real numbers."""
+        spectrum = jnp.fft.rfft(x @ weight, axis=1)
+        return weight, jnp.fft.irfft(spectrum * jnp.fft.rfft(weight, axis=0)[1], axis=1)
+
+    args = (jnp.ones((32, 32)), jnp.linspace(-1.0, 1.0, 16 * 8 * 32).reshape(16, 8, 32))
+    record = plan(filtered, args, topology="cpu:8", preset="data-parallel")
+    assert not record.predicted.collectives
+    run = record.jit(filtered)
+    assert "all-gather" not in run.lower(*args).compile().as_text()
+    np.testing.assert_allclose(run(*args)[1], jax.jit(filtered)(*args)[1], atol=1e-4)
