@@ -81,11 +81,11 @@ def per_device(eqn: Any, mesh: Mesh | AbstractMesh, axes: tuple[Axes, ...]) -> A
             )
     spec = PartitionSpec(*axes)
 
-    def of_part(operand: jax.Array) -> list[jax.Array]:
+    def transformed(operand: jax.Array) -> list[jax.Array]:
         return jax.tree.leaves(eqn.primitive.bind(operand, **eqn.params))
 
     mapped_step = jax.shard_map(
-        of_part,
+        transformed,
         mesh=mesh,
         axis_names=free_axes(mesh),
         in_specs=spec,

@@ -81,8 +81,12 @@ _RETRIES: Final = (
         re.compile(r"Couldn't find output tile sizes"),
         {"xla_gpu_enable_triton_gemm": False},
     ),
-    # It has tables of what kernels take for some GPUs only, and refuses to estimate for others.
-    _Retry(re.compile(r"Cannot find key: sm_"), dict.fromkeys(ESTIMATES, False)),
+    # It has tables of what kernels and collectives take for some GPUs only, and refuses to estimate
+    # for others, and for a GB200, whose table has groups that are no whole hosts.
+    _Retry(
+        re.compile(r"Cannot find key: sm_|Non homogenous replica group"),
+        dict.fromkeys(ESTIMATES, False),
+    ),
 )
 
 

@@ -73,18 +73,26 @@ def _attention(form):
     def step(q, k, v, bias, lengths):
         def loss(q, k, v, bias):
             y = jax.nn.dot_product_attention(
-                q, k, v, bias if bias.size else None, implementation="cudnn",
-                query_seq_lengths=lengths, key_value_seq_lengths=lengths,
-            )  # fmt: skip
+                q,
+                k,
+                v,
+                bias if bias.size else None,
+                implementation="cudnn",
+                query_seq_lengths=lengths,
+                key_value_seq_lengths=lengths,
+            )
             return y.astype(F32).sum()
 
         return jax.grad(loss, (0, 1, 2, 3))(q, k, v, bias)
 
     key = jax.ShapeDtypeStruct((B, T, key_heads, D), BF16)
     args = (
-        jax.ShapeDtypeStruct((B, T, H, D), BF16), key, key,
-        jax.ShapeDtypeStruct(bias, BF16), jax.ShapeDtypeStruct((B,), jnp.int32),
-    )  # fmt: skip
+        jax.ShapeDtypeStruct((B, T, H, D), BF16),
+        key,
+        key,
+        jax.ShapeDtypeStruct(bias, BF16),
+        jax.ShapeDtypeStruct((B,), jnp.int32),
+    )
     flat = flatten(traced_call(step, args).jaxpr, {})
     return [_computed_by_jax(e.eqn) for e in equations(flat) if is_attention(e.eqn)]
 

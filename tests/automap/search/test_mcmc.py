@@ -85,10 +85,10 @@ def test_an_interrupt_keeps_the_best():
 
 _ALONE = """
 from automap.search.{module} import {name}
-from automap.space.point import Mesh
-from tests.automap.search.contexts import context_of
+from automap.topology.mesh import Mesh
+from tests.automap.search.contexts import search_context
 from tests.steps import decoder
-context = context_of(*decoder(), mesh=Mesh(("data", "model"), (2, 2)), seed=3)
+context = search_context(*decoder(), mesh=Mesh(("data", "model"), (2, 2)), seed=3)
 {name}(context)
 print(context.best, context.evaluations)
 """
