@@ -63,7 +63,8 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
                 # A stored parameter is gathered once, before it is cast or reshaped for each use,
                 # and needs no pin. But one that a loop of steps hands on whole would be split by
                 # its update.
-                is_kept = is_parameter and graph.hand_over(value) is None
+                is_handed_on = graph.hand_over(value) is not None or value in graph.changed_once
+                is_kept = is_parameter and not is_handed_on
                 if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = (
                         sharded.value_axes(value),
@@ -162,7 +163,8 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
             # What enters or leaves a loop has no op that makes it: it is pinned from its first use
             # on, or where it is used if it is the same in all trips.
             hand_over = graph.hand_over(value) if value in moved else None
-            if hand_over is HandOver.CHANGED:
+            is_changed_once = value in graph.changed_once and value in moved
+            if hand_over is HandOver.CHANGED or is_changed_once:
                 operands.append(Transition(f"from{number}", value, kept, is_change=False))
             # Where the result is pinned the operands are too: else the partitioner moves the change
             # to them.

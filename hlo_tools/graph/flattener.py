@@ -62,6 +62,8 @@ class Flattener:
         # Known scalars by value id, for the counters of loops.
         self.constants: dict[int, int | float | bool] = {}
         self.assumptions: list[str] = []
+        # As `Graph.changed_once`.
+        self.changed_once: set[int] = set()
         # Of what is emitted now: the product of the trips of all loops around it.
         self.trip_count = 1
         # What asynchronous calls that have no operands yet will run, by instruction.
@@ -95,6 +97,7 @@ class Flattener:
             donated=self.module.donated,
             aliases=self.module.aliases,
             assumptions=tuple(dict.fromkeys(self.assumptions)),
+            changed_once=frozenset(self.changed_once),
         )
 
     def fresh(self, shape: Shape, producer: int) -> Tree:

@@ -89,7 +89,11 @@ class HandOver(Enum):
 
 @dataclass(frozen=True)
 class Graph:
-    """A whole step. `inputs` follow HLO parameter numbers, `outputs` the flattened result tuple."""
+    """A whole step. `inputs` follow HLO parameter numbers, `outputs` the flattened result tuple.
+
+    `changed_once` are what loops of one trip begin with and change: they are no loops here, but the
+    partitioner splits what they carry as one tensor.
+    """
 
     name: str
     values: Sequence[Value]
@@ -101,6 +105,7 @@ class Graph:
     donated: frozenset[int]
     aliases: tuple[tuple[int, int], ...]
     assumptions: tuple[str, ...] = field(default=())
+    changed_once: frozenset[int] = frozenset()
 
     @cached_property
     def users(self) -> Sequence[Sequence[int]]:

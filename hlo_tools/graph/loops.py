@@ -57,7 +57,9 @@ def while_loop(flat: Flattener, instruction: Instruction, operands: list[Tree]) 
         trips = _read_trips(flat, instruction, condition, body, operands[0])
     if trips == 1:  # XLA makes no loop of it, but partitions it as one
         root = flat.inline(instruction, body.id, operands)
-        flat.ties.extend(zip(initial, leaves(root), strict=True))
+        handed_on = list(zip(initial, leaves(root), strict=True))
+        flat.ties.extend(handed_on)
+        flat.changed_once.update(before for before, after in handed_on if before != after)
         return root
     # The carry inside is neither what the loop starts with nor what it ends with: values of its
     # own.

@@ -12,12 +12,14 @@ Operations that need memory beside their operands and results            -> in: 
                    with its padding
     loop           a stack that it reads in another order than it was written in is copied
                                                                      -> in: `.loop_layouts`
+                   the zeros that it begins with are there since the first loop that begins with
+                   zeros of this type and shape: one kernel writes them all  -> in: `_early_zeros`
 
 Seen in programs of jax 0.10.2 for H100, of steps of the first half of `scripts.memory_steps`. What
 the matrix and convolution libraries ask for besides is chosen on the device and not known here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from automap.backends.arrays import Scratch, item_bytes
@@ -28,7 +30,7 @@ from automap.backends.xla_gpu.nccl import NCCL
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import CONVOLUTION, OWN_KERNEL, SORT, TOP_K
+from hlo_tools.opcodes import CONVOLUTION, LOOP_ENTER, OWN_KERNEL, SORT, TOP_K
 
 
 # Numbers of 32 bits, whatever is sorted.
@@ -45,7 +47,7 @@ def _scratch(graph: Graph) -> list[Scratch]:
         if op.opcode in _WORKSPACES
         for needed in _WORKSPACES[op.opcode](graph, index, op)
     ]
-    return [*workspaces, *relaid_scratch(graph)]
+    return [*workspaces, *relaid_scratch(graph), *_early_zeros(graph)]
 
 
 def _sort(graph: Graph, index: int, op: Op) -> list[Scratch]:
@@ -70,6 +72,22 @@ def _convolution(graph: Graph, index: int, op: Op) -> list[Scratch]:
     if all(w.padding_low == w.padding_high for w in op.instruction.attributes.window):
         return []
     return [Scratch(index, index, value, item_bytes(graph, value))]
+
+
+def _early_zeros(graph: Graph) -> Iterator[Scratch]:
+    """What loops begin with, before they begin."""
+    first = dict[tuple[str, tuple[int, ...]], int]()
+    for loop, op in enumerate(graph.ops):
+        # What is fused is in one computation: loops in a loop have zeros of their own.
+        if op.opcode != LOOP_ENTER or graph.outermost_region[loop] != loop:
+            continue
+        for value, carried in zip(op.inputs, op.outputs):
+            array = graph.values[carried]
+            if array.dims and graph.varies[carried] and not graph.varies[value]:
+                since = first.setdefault((array.dtype, array.dims), loop)
+                if since < loop:
+                    # Since then the loop's own array is there.
+                    yield Scratch(since, loop - 1, carried, item_bytes(graph, carried))
 
 
 _WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {

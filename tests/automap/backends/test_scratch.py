@@ -66,3 +66,39 @@ def test_stacks_of_the_same_values_are_one():
     x = jax.ShapeDtypeStruct((64, 1024, 128), jnp.float32)
     peaks = [_peak(lambda x, both=both: step(x, both), (x,), "cuda") for both in (False, True)]
     assert peaks[1] == pytest.approx(peaks[0], rel=0.02)
+
+
+def _recurrent_layers(count):
+    """A training step of layers that are no loop, each computed again with its loop over time."""
+
+    @jax.checkpoint
+    def layer(x, w):
+        def cell(h, x):
+            h = jnp.tanh(h * w + x[:, :, None] * x[:, None, :])
+            return h, h.sum(-1)
+
+        return x + 0.1 * jax.lax.scan(cell, jnp.zeros((256, 32, 32)), x)[1]
+
+    def step(weights, x):
+        def loss(weights):
+            y = x
+            for number in range(count):
+                y = layer(y, weights[number])
+            return (y**2).mean()
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        return weights - 0.1 * gradients, value
+
+    shapes = (count, 32, 32), (1024, 256, 32)
+    return step, tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+
+
+def test_zeros_of_all_loops_are_there_before_the_first_on_gpus():
+    # The GPU compiler allocated 7.157 and 13.409 GiB: two layers more take their six stacks more.
+    # A TPU's compiler zeroes the stacks of each loop by themselves.
+    more = {
+        platform: _peak(*_recurrent_layers(4), platform) - _peak(*_recurrent_layers(2), platform)
+        for platform in ("cuda", "tpu")
+    }
+    assert more["cuda"] / 2**30 == pytest.approx(13.409 - 7.157, rel=0.02)
+    assert more["tpu"] / 2**30 < 0.5
