@@ -66,6 +66,9 @@ class Backend:
                         says number: all, or not the stacks that a loop fills whole; of these "by
                         number" writes those that several loops share
                         (`automap.cost.kernels.loop_fills`)
+    ragged_products     whether rows are multiplied by the matrix of their group, or by those of all
+                        groups, with zeros in the place of other groups' rows
+                        (`automap.cost.kernels.ragged_products`)
     scattered_products  whether a product and the reduce-scatter of its result are one loop
                         (`automap.cost.kernels.rings`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
@@ -97,6 +100,7 @@ class Backend:
     loop_messages: Literal["vectors", "all"]
     loop_gathers: Literal["before", "in every trip"]
     loop_zeros: Literal["by byte", "by number", "all"]
+    ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]
     layout: Literal["rows", "tiles"]
     fitted: FittedFile

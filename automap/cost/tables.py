@@ -32,6 +32,7 @@ from automap.cost.edges import (
 from automap.cost.host_copies import HostCopies, host_copies
 from automap.cost.hosted import with_hosted
 from automap.cost.kernels.loop_fills import written_fills
+from automap.cost.kernels.ragged_products import with_all_groups
 from automap.cost.kernels.table import KernelTable, kernel_table
 from automap.cost.memory import BufferTable, buffer_table
 from automap.cost.schedule.order import Order, program_order
@@ -269,6 +270,7 @@ def _kernels(
         is_later = [phase is not Phase.FORWARD for phase in problem.phases]
         plain = kernels_apart(graph, fuser, n_bytes, is_later, left)
     filled = written_fills(graph, plain, problem.phases, backend.loop_zeros)
+    filled = [*with_all_groups(graph, filled, backend)]
     return _with_copies(graph, filled, backend.relaid_stacks(graph), n_bytes)
 
 

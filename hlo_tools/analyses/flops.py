@@ -33,7 +33,7 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
     if op.opcode == DOT:
         return 2 * rule.n_iterations
     if op.opcode == RAGGED_DOT:
-        return 2 * rule.n_iterations // math.prod(graph.values[op.inputs[2]].dims)
+        return 2 * rule.n_iterations // ragged_groups(graph, op)
     if op.opcode == CUSTOM_CALL and any(f.kind is FactorKind.REDUCTION for f in rule.factors):
         return 2 * rule.n_iterations
     if op.opcode == CONVOLUTION:
@@ -41,6 +41,21 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
     read = op.opcode in FLOPS_BY_READS
     arrays = op.inputs if read else op.outputs
     return max((math.prod(graph.values[v].dims) for v in arrays), default=0)
+
+
+def ragged_groups(graph: Graph, op: Op) -> int:
+    """How many groups the rows of a ragged dot belong to."""
+    return math.prod(graph.values[op.inputs[2]].dims)
+
+
+def ragged_operands(op: Op) -> tuple[int, ...]:
+    """The operands of a ragged dot whose rows belong to groups: the left one, and the right one
+    too where rows are what is summed over.
+    """
+    numbers, ragged = op.instruction.attributes.dot, op.instruction.attributes.ragged
+    assert numbers is not None and ragged is not None  # noqa: S101 - its rule has read both
+    is_summed = not set(ragged.lhs_ragged).isdisjoint(numbers.lhs_contracting)
+    return op.inputs[: 1 + is_summed]
 
 
 def _convolution_flops(graph: Graph, op: Op) -> int:

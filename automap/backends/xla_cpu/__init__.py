@@ -31,6 +31,7 @@ XLA_CPU: Final = Backend(
     loop_messages="vectors",
     loop_gathers="before",
     loop_zeros="by byte",
+    ragged_products="all groups",
     scattered_products="apart",
     layout="rows",
     fitted=FittedFile(folder="xla_cpu", file="defaults.toml"),

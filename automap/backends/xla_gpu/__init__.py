@@ -10,6 +10,7 @@ Operations that need memory beside their operands and results            -> in: 
                    else a kernel of its own keeps the greatest
     convolution    the library pads both ends alike: an operand that is padded otherwise is copied
                    with its padding
+    ragged-dot     operands whose rows belong to groups, once for each group
     loop           a stack that it reads in another order than it was written in is copied
                                                                      -> in: `.loop_layouts`
                    the zeros that it begins with are there since the first loop that begins with
@@ -28,9 +29,10 @@ from automap.backends.fitted import FittedFile
 from automap.backends.xla_gpu.loop_layouts import relaid_scratch, relaid_stacks
 from automap.backends.xla_gpu.nccl import NCCL
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
+from hlo_tools.analyses.flops import ragged_groups, ragged_operands
 from hlo_tools.analyses.kernels import Fuser
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import CONVOLUTION, LOOP_ENTER, OWN_KERNEL, SORT, TOP_K
+from hlo_tools.opcodes import CONVOLUTION, LOOP_ENTER, OWN_KERNEL, RAGGED_DOT, SORT, TOP_K
 
 
 # Numbers of 32 bits, whatever is sorted.
@@ -90,7 +92,16 @@ def _early_zeros(graph: Graph) -> Iterator[Scratch]:
                     yield Scratch(since, loop - 1, carried, item_bytes(graph, carried))
 
 
+def _ragged_dot(graph: Graph, index: int, op: Op) -> list[Scratch]:
+    groups = ragged_groups(graph, op)
+    return [
+        Scratch(index, index, value, groups * item_bytes(graph, value))
+        for value in ragged_operands(op)
+    ]
+
+
 _WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {
+    RAGGED_DOT: _ragged_dot,
     SORT: _sort,
     TOP_K: _top_k,
     CONVOLUTION: _convolution,
@@ -128,6 +139,7 @@ XLA_GPU: Final = Backend(
     loop_gathers="in every trip",
     # A loop's stacks are zeros that a kernel of their own writes, also those that it fills whole.
     loop_zeros="all",
+    ragged_products="all groups",
     scattered_products="apart",
     layout="rows",
     fitted=FittedFile(folder="xla_gpu", file="defaults.toml"),

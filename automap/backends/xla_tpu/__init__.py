@@ -40,6 +40,7 @@ XLA_TPU: Final = Backend(
     loop_messages="vectors",
     loop_gathers="before",
     loop_zeros="by number",
+    ragged_products="own group",
     scattered_products="rings",
     layout="tiles",
     fitted=LIBTPU,

@@ -14,12 +14,12 @@ from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKern
 from automap.cost.kernels.column_sums import ColumnSum, ColumnSums, column_sums
 from automap.cost.kernels.loop_fills import is_fill
 from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
+from automap.cost.kernels.ragged_products import executed_flops, executed_shape
 from automap.cost.kernels.ring_operands import Operand, Operands
 from automap.cost.profile.shapes import KernelShape, kernel_shape
 from automap.program.problem import Problem
 from automap.program.work import rate_dtype
 from automap.topology.model import OP_CLASSES, OpClass
-from hlo_tools.analyses.flops import flops
 from hlo_tools.analyses.kernels import Access, Kernel
 from hlo_tools.graph import Op
 from hlo_tools.opcodes import (
@@ -161,6 +161,7 @@ def kernel_table(
         # Edge, row, sizes and operands count for products only, whose sums may be scattered.
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
         shape = kernel_shape(problem.graph, op, rule, rate_dtype(problem.graph, op, rule))
+        shape = executed_shape(shape, op, rule, backend)
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
         key = _Key(
@@ -177,7 +178,7 @@ def kernel_table(
             sides[id(rule)],
             # Sizes would tell kernels apart that no tile rounds: only where a side has factors.
             tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
-            flops(problem.graph, op, rule),
+            executed_flops(problem.graph, op, rule, backend),
             0.0 if rule.work is None else rule.work.efficiency,
             int(problem.phases[kernel.op]),
             tuple(access_key(a) for a in accessed),
