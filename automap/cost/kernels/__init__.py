@@ -1,11 +1,11 @@
 """Kernels of a program folded to distinct rows, and their seconds on one device.
 
-`automap.cost.kernels.column_sums` sums over rows that a few blocks of threads do
-`automap.cost.kernels.loop_fills`  zeros that are written before loops
-`automap.cost.kernels.ragged_products`
-                                   what rows of groups take where all groups multiply all rows
-`automap.cost.kernels.rings`       products whose partial sums are scattered while they are made
-`automap.cost.kernels.roofline`    seconds of every kernel: the roofline, and what was measured for
-                                   like kernels instead of it
-`automap.cost.kernels.table`       the kernels folded to distinct rows, as the roofline reads them
+`automap.cost.kernels.loop_fills`       zeros that are written before loops
+`automap.cost.kernels.ragged_products`  what rows of groups take where all groups multiply all rows
+`automap.cost.kernels.rings`            products whose partial sums are scattered while they are
+                                        made
+`automap.cost.kernels.roofline`         seconds of every kernel: the roofline, and what was measured
+                                        for like kernels instead of it
+`automap.cost.kernels.table`            the kernels folded to distinct rows, as the roofline reads
+                                        them
 """
