@@ -284,8 +284,8 @@ def attention_per_device(eqn: Any, mesh: Mesh | AbstractMesh, queries: tuple[Axe
         )
     specs = [_attention_spec(eqn, atom, batch, heads) for atom in (*eqn.invars, *eqn.outvars)]
     results = specs[len(eqn.invars) :]
-    # A bias that all samples or heads share gets the gradients of all of them.
-    summed = [_summed(spec, batch, heads) if n == _BIAS else () for n, spec in enumerate(results)]
+    # What samples or heads share, as a bias or a single head of keys, gets the gradients of all.
+    summed = [_summed(spec, batch, heads) for spec in results]
 
     def attention(*operands: Any) -> list[Any]:
         made = _without_devices().bind(*operands, call=_Call(eqn))
@@ -320,7 +320,7 @@ def _attention_spec(eqn: Any, atom: Any, batch: Axes, heads: Axes) -> PartitionS
 
 
 def _summed(spec: PartitionSpec, batch: Axes, heads: Axes) -> Axes:
-    """The axes of samples and heads that do not split a bias."""
+    """The axes of samples and heads that do not split a result."""
     held = {name for names in dimension_axes(spec, len(spec)) for name in names}
     return tuple(name for name in (*batch, *heads) if name not in held)
 

@@ -2,6 +2,10 @@
 compiled ahead of time).
 """
 
+from pathlib import Path
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -11,7 +15,6 @@ from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
-from hlo_tools.opcodes import RAGGED_DOT
 
 
 GROUPS, ROWS, SUMMED, FREE = 16, 8192, 1024, 2048
@@ -33,18 +36,36 @@ def _planned(step, platform, dtype="bfloat16"):
     return find(workload, get_topology(MACHINES[platform]), options)
 
 
-@pytest.mark.parametrize(("platform", "groups"), [("cuda", GROUPS), ("tpu", 1)])
-def test_all_rows_meet_all_groups_where_the_compiler_has_no_ragged_product(platform, groups):
-    outcome = _planned(jax.grad(_loss, (0, 1)), platform)
-    program = outcome.context.evaluator.tables.program
-    rows = {
-        row
+_ALONE = """
+import jax
+from hlo_tools.opcodes import RAGGED_DOT
+from tests.automap.cost.kernels.test_ragged_products import _loss, _planned
+
+for platform in ("cuda", "tpu"):
+    tables = _planned(jax.grad(_loss, (0, 1)), platform).context.evaluator.tables
+    program = tables.program
+    flops = {
+        tables.kernels.flops[row]
         for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True)
         if program.problem.graph.ops[kernel.op].opcode == RAGGED_DOT
     }
-    assert rows
-    flops = outcome.context.evaluator.tables.kernels.flops
-    assert {flops[row] for row in rows} == {2 * ROWS * SUMMED * FREE * groups}
+    print(platform, *map(int, flops))
+"""
+
+
+def test_all_rows_meet_all_groups_where_the_compiler_has_no_ragged_product():
+    # In a process of its own: at the end of a long run of tests JAX lowered these products to dense
+    # ones, as for a CPU. Why was not found.
+    done = subprocess.run(
+        [sys.executable, "-c", _ALONE],
+        cwd=Path(__file__).resolve().parents[4],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    own = 2 * ROWS * SUMMED * FREE
+    assert done.stdout.splitlines() == [f"cuda {own * GROUPS}", f"tpu {own}"]
 
 
 @pytest.mark.parametrize(
