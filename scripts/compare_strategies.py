@@ -14,11 +14,10 @@ with the same seed; the best known is the best of all of these and of `auto`. It
 `scripts.plan_matrix`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 import platform
-import statistics
 import time
 
 import click
@@ -34,7 +33,7 @@ from automap.topology import get_topology
 from models import bert, dlrm, gpt, llama, moe, nmt, resnet, t5, vgg, vit
 from models.training import Target
 from scripts.compare_sharding_agent import Cells, traced
-from scripts.tables import kept, made_by, markdown, replace_table
+from scripts.tables import kept, made_by, markdown, replace_table, spread
 
 
 COMMAND = "python -m scripts.compare_strategies"
@@ -172,7 +171,7 @@ def rainbow_row(step: str, machine: str, folder: Path) -> list[str]:
     better, worse = (sum(r < 1 - 1e-6 for r in ratios), sum(r > 1 + 1e-6 for r in ratios))
 
     def column(place: int, text: Callable[[float], str]) -> list[str]:
-        return [_spread([run[place] for run in each], text) for each in (learnt, off)]
+        return [spread([run[place] for run in each], text) for each in (learnt, off)]
 
     return [
         step.rpartition(":")[2],
@@ -184,12 +183,6 @@ def rainbow_row(step: str, machine: str, folder: Path) -> list[str]:
         *map(str, (better, len(ratios) - better - worse, worse)),
         f"{runs['auto'][0][0] / best - 1:+.2%}",
     ]
-
-
-def _spread(numbers: Sequence[float], text: Callable[[float], str]) -> str:
-    """The median, and the least and greatest where they read differently."""
-    low, median, high = (text(f(numbers)) for f in (min, statistics.median, max))
-    return median if low == high else f"{median} ({low} to {high})"
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass, replace
 import json
 from pathlib import Path
 import platform
-import statistics
 import time
 from typing import Any, Final
 
@@ -37,7 +36,7 @@ from automap.topology import get_topology
 from rl.metrics import Row
 from scripts.pipeline_agent_cases import METHODS, UNLEARNED, measured
 from scripts.reproduce_pipelines import CONFIGURATIONS, MODELS, Case, boundaries, profile
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import made_by, markdown, replace_table, spread
 
 
 COMMAND = "python -m scripts.reproduce_online_pipelines -o docs/reports/pipelines.md"
@@ -219,8 +218,8 @@ def faithful_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
         cuts,
         layers,
         "none" if game is None else _percent(game.seconds / best.seconds - 1.0),
-        _spread((run.played for run in learnt), _percent),
-        _spread((run.played for run in unlearnt), _percent),
+        spread((run.played for run in learnt), _percent),
+        spread((run.played for run in unlearnt), _percent),
         _games(learnt),
         _took(learnt),
     ]
@@ -237,9 +236,9 @@ def our_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
         case.model,
         case.configuration,
         f"{best.seconds:.3f}",
-        _spread((run.first for run in learnt), _percent),
-        *(_spread((run.played for run in runs), _percent) for runs in (learnt, unlearnt)),
-        *(_spread((run.improved for run in runs), _percent) for runs in (learnt, unlearnt)),
+        spread((run.first for run in learnt), _percent),
+        *(spread((run.played for run in runs), _percent) for runs in (learnt, unlearnt)),
+        *(spread((run.improved for run in runs), _percent) for runs in (learnt, unlearnt)),
         *(_games(runs) for runs in (learnt, unlearnt)),
         *(_took(runs) for runs in (learnt, unlearnt)),
     ]
@@ -281,12 +280,12 @@ def wider_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
         f"{least:.4f}",
         "yes" if solved.proven else "no",
         ", ".join(map(str, cuts)),
-        _spread(steps["faithful", True], over),
-        _spread(steps["faithful", False], over),
+        spread(steps["faithful", True], over),
+        spread(steps["faithful", False], over),
         _games(runs["faithful", True]),
         _took(runs["faithful", True]),
-        _spread(steps["ours", True], over),
-        _spread(steps["ours", False], over),
+        spread(steps["ours", True], over),
+        spread(steps["ours", False], over),
         _took(runs["ours", True]),
         *(over((1 + timed[name].gaps[0]) * best.seconds) for name in _PRETRAINED),
         f"{timed[_PRETRAINED[0]].seconds[0]:.1f}",
@@ -294,22 +293,15 @@ def wider_row(case: Case, solved: Solved, kept: Runs) -> list[str]:
 
 
 def _games(runs: Sequence[Run]) -> str:
-    return _spread((run.games for run in runs), "{:,.0f}".format)
+    return spread((run.games for run in runs), "{:,.0f}".format)
 
 
 def _took(runs: Sequence[Run]) -> str:
-    return _spread((run.processor_seconds for run in runs), "{:.1f}".format)
+    return spread((run.processor_seconds for run in runs), "{:.1f}".format)
 
 
 def _percent(share: float) -> str:
     return f"{max(share, 0.0):+.1%}"
-
-
-def _spread(numbers: Iterable[float], text: Callable[[float], str]) -> str:
-    """The median, and the least and greatest where they read differently."""
-    values = list(numbers)
-    low, median, high = text(min(values)), text(statistics.median(values)), text(max(values))
-    return median if low == high else f"{median} ({low} to {high})"
 
 
 def draw_figure_17(runs: list[Run], path: Path) -> None:

@@ -1,12 +1,13 @@
 """Tables in the docs: each stands between two marks and is replaced by the script that makes it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 import json
 import os
 from pathlib import Path
 import platform
+import statistics
 from typing import Any, TypeVar
 
 import click
@@ -39,6 +40,13 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     """A table in markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def spread(numbers: Iterable[float], text: Callable[[float], str]) -> str:
+    """The median, and the least and greatest where they read differently."""
+    values = list(numbers)
+    low, median, high = (text(f(values)) for f in (min, statistics.median, max))
+    return median if low == high else f"{median} ({low} to {high})"
 
 
 def kept_rows(path: Path) -> list[dict[str, Any]]:

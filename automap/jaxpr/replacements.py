@@ -84,7 +84,7 @@ def per_device(eqn: Any, mesh: Mesh | AbstractMesh, axes: tuple[Axes, ...]) -> A
     def transformed(operand: jax.Array) -> list[jax.Array]:
         return jax.tree.leaves(eqn.primitive.bind(operand, **eqn.params))
 
-    mapped_step = jax.shard_map(
+    on_parts = jax.shard_map(
         transformed,
         mesh=mesh,
         axis_names=free_axes(mesh),
@@ -93,7 +93,7 @@ def per_device(eqn: Any, mesh: Mesh | AbstractMesh, axes: tuple[Axes, ...]) -> A
         check_vma=False,
     )
     aval = eqn.invars[0].aval
-    traced = jax.make_jaxpr(mapped_step)(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
+    traced = jax.make_jaxpr(on_parts)(jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     (mapped,) = open_jaxpr(traced)[0].eqns
     return mapped.replace(invars=eqn.invars, outvars=eqn.outvars, source_info=eqn.source_info)
 

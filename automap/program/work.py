@@ -14,7 +14,7 @@ import numpy as np
 from hlo_tools.analyses.flops import flops
 from hlo_tools.analyses.linkage import Linkage
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
-from hlo_tools.opcodes import DENSE_CONTRACTIONS, ITERATING, RAGGED_DOT
+from hlo_tools.opcodes import CONTRACTIONS, ITERATING
 from hlo_tools.rules import Rule
 
 
@@ -118,7 +118,7 @@ def rate_dtype(graph: Graph, op: Op, rule: Rule) -> str:
     if rule.work is not None and op.inputs:
         types = [graph.values[v].dtype for v in op.inputs]
         return next((t for t in types if t[0] in "fbc"), types[0])
-    if op.opcode not in DENSE_CONTRACTIONS and op.opcode != RAGGED_DOT:
+    if op.opcode not in CONTRACTIONS:
         return ""
     # A product of two types runs at the rate of the wider.
     types = [graph.values[v].dtype for v in op.inputs[:2]]

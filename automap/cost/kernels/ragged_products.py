@@ -8,7 +8,8 @@ multiply all rows by the matrices of all G groups, with zeros in the place of ot
                                                                   -> in: `with_all_groups`
 
 What is written so is memory too (`automap.backends.xla_gpu`). Read from programs of jax 0.10.2 for
-H100, 2026-11. Whether groups are split over devices is not regarded: then fewer are there.
+H100, and from the operations that XLA counts of one for a processor, 2026-11. Whether groups are
+split over devices is not regarded: then fewer are there.
 """
 
 from collections.abc import Iterator, Sequence
