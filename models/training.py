@@ -79,7 +79,9 @@ def train_step(
     """
     check_choice("dtype", dtype, get_args(DType))
     optimizer = adamw() if optimizer is None else optimizer
-    graphdef = nnx.graphdef(nnx.eval_shape(lambda: build(nnx.Rngs(0))))
+    # Traced once for both the graph and the shapes: a deep model takes a while to build.
+    model = nnx.eval_shape(lambda: build(nnx.Rngs(0)))
+    graphdef = nnx.graphdef(model)
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         def batch_loss(params: State) -> tuple[jax.Array, State]:
@@ -94,12 +96,21 @@ def train_step(
 
     def init(rng: jax.Array) -> State:
         model = build(nnx.Rngs(rng))
-        params = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+        params = _parameters(model)
         return {"params": params, "opt": optimizer.init(params), **_statistics(model)}
 
     batch = {name: _abstract(*leaf) for name, leaf in shapes.items()}
-    state = jax.eval_shape(init, jax.random.key(0))
+    params = _parameters(model)
+    state = {
+        "params": params,
+        "opt": jax.eval_shape(optimizer.init, params),
+        **_statistics(model),
+    }
     return TrainStep(step=jax.jit(step, donate_argnums=0), args=(state, batch), init=init)
+
+
+def _parameters(model: nnx.Module) -> State:
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
 def _statistics(model: nnx.Module) -> State:

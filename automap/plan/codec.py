@@ -31,6 +31,9 @@ without it.
 
 def encode(value: Any) -> Any:
     """The JSON values of a record; shares nothing with it that could change."""
+    # Most values by far, and so first.
+    if value is None or isinstance(value, str | int | float):
+        return value
     if dataclasses.is_dataclass(value):
         return {
             key: encode(getattr(value, name))
@@ -39,8 +42,6 @@ def encode(value: Any) -> Any:
     # Lists in JSON; records have tuples only, so that they are hashable.
     if isinstance(value, tuple):
         return [encode(item) for item in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
     if isinstance(value, Mapping):
         return copy.deepcopy(value)
     raise refuse("plan", value, "records of text, numbers, true, false and null")

@@ -3,7 +3,9 @@
 import math
 from pathlib import Path
 
+from flax import nnx
 import jax
+from jax import numpy as jnp
 import pytest
 
 from automap.config import Options
@@ -14,6 +16,7 @@ from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 import models
 from models import llama
+from models.training import train_step
 
 
 # Published counts, but for GPT's vocabulary, padded from 50,257 to 50,304, and `moe_8x`: GPT-2
@@ -74,6 +77,24 @@ def test_parameter_count_is_the_published_one(target, count):
     leaves = jax.tree.leaves(state["params"])
     assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
     assert sum(math.prod(leaf.shape) for leaf in leaves) == count
+
+
+def test_abstract_state_is_that_of_the_parameters_that_are_made():
+    # A convolution, running statistics and a linear layer.
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.conv = nnx.Conv(3, 4, (3, 3), rngs=rngs)
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+            self.out = nnx.Linear(4, 2, param_dtype="bfloat16", rngs=rngs)
+
+    made = train_step(Model, lambda model, batch: jnp.zeros(()), {"x": ((2, 8, 8, 3), "float32")})
+    state, _ = made.args
+    wanted = jax.eval_shape(made.init, jax.random.key(0))
+    assert jax.tree.map(_shape, state) == jax.tree.map(_shape, wanted)
+
+
+def _shape(leaf):
+    return leaf.shape, leaf.dtype, leaf.weak_type
 
 
 INFERENCE_COUNTS = {
