@@ -12,8 +12,8 @@ What a device lists for f32 is the rate of a dot at JAX's *default* precision, b
 an unmodified step runs: a single bf16 pass on a TPU, TF32 on A100 and later, plain fp32 on V100.
 `jax.default_matmul_precision("highest")` is slower than that (six bf16 passes on a TPU).
 
-Types that no matrix unit multiplies (wide integers, pred, complex) count at the f32 rate, an
-assumption of little weight: such ops are bound by memory.
+Complex numbers are multiplied by their parts. Types that no matrix unit multiplies (wide integers,
+pred) count at the f32 rate, an assumption of little weight: such ops are bound by memory.
 """
 
 from typing import Final

@@ -41,7 +41,7 @@ from automap.backends import Backend, ColumnNumbers
 from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
 from hlo_tools.compiled.estimates import GpuEstimate
-from hlo_tools.graph import DTYPE_BITS
+from hlo_tools.graph import DTYPE_BITS, PART_TYPES
 from hlo_tools.module import Computation, DotDims, Instruction, Module, Shape
 from hlo_tools.opcodes import NO_TIME, SLICES
 from hlo_tools.rules import make_rule
@@ -201,8 +201,7 @@ def _library_products(
             dot = estimates.get(instruction.name, GpuEstimate()).dot
             if dot is not None and len(instruction.operands) > 1:
                 left, right = (shapes[o] for o in instruction.operands[:2])
-                sizes = _product_sizes(dot, left, right)
-                products[instruction.name] = ((left.dtype, sizes),)
+                products[instruction.name] = (_product(dot, left, right),)
     return products
 
 
@@ -213,7 +212,15 @@ def _products(instruction: Instruction, module: Module) -> Iterator[Product]:
         for inner in computation.instructions:
             if inner.opcode == "dot" and inner.attributes.dot is not None:
                 left, right = (by_id[i].shape for i in inner.operands[:2])
-                yield left.dtype, _product_sizes(inner.attributes.dot, left, right)
+                yield _product(inner.attributes.dot, left, right)
+
+
+def _product(dims: DotDims, left: Shape, right: Shape) -> Product:
+    """Complex numbers are multiplied as `automap.cost.profile.shapes` says."""
+    batch, m, n, k = _product_sizes(dims, left, right)
+    if left.dtype in PART_TYPES:
+        return PART_TYPES[left.dtype], (batch, 2 * m, n, 2 * k)
+    return left.dtype, (batch, m, n, k)
 
 
 def _product_sizes(dims: DotDims, left: Shape, right: Shape) -> tuple[int, int, int, int]:

@@ -3,6 +3,7 @@
 dot, ragged-dot    2 * iteration space (a multiply and an add each), but each row of a ragged dot
                    meets one group only; also custom calls whose rule says that they sum
 convolution        2 * result positions * kernel taps that meet real input, per input feature
+complex products   4 times that, as (a + ib)(c + id) has four products of real numbers
 kernel of a user    what its rule states (`hlo_tools.rules.notation`)
 reduce and windows one per element read; everything else one per element written
 """
@@ -11,7 +12,7 @@ import math
 
 import numpy as np
 
-from hlo_tools.graph import Graph, Op
+from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     CONVOLUTION,
     CUSTOM_CALL,
@@ -31,16 +32,20 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
     if rule.work is not None:
         return rule.work.flops
     if op.opcode == DOT:
-        return 2 * rule.n_iterations
+        return 2 * rule.n_iterations * _products_of_parts(graph, op)
     if op.opcode == RAGGED_DOT:
         return 2 * rule.n_iterations // ragged_groups(graph, op)
     if op.opcode == CUSTOM_CALL and any(f.kind is FactorKind.REDUCTION for f in rule.factors):
         return 2 * rule.n_iterations
     if op.opcode == CONVOLUTION:
-        return _convolution_flops(graph, op)
+        return _convolution_flops(graph, op) * _products_of_parts(graph, op)
     read = op.opcode in FLOPS_BY_READS
     arrays = op.inputs if read else op.outputs
     return max((math.prod(graph.values[v].dims) for v in arrays), default=0)
+
+
+def _products_of_parts(graph: Graph, op: Op) -> int:
+    return 4 if graph.values[op.inputs[0]].dtype in PART_TYPES else 1
 
 
 def ragged_groups(graph: Graph, op: Op) -> int:

@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hlo_tools.graph import Graph, Op
+from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
     CONTRACTIONS,
@@ -276,8 +276,10 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             for value in (*op.outputs, *copied):
                 stored[value] = True
             if op.opcode in fuser.loads:
-                # Libraries for whole matrices and transforms read one type: complex numbers, say.
-                views = VIEWS - {CONVERT} if op.opcode in MATRIX_OPS else VIEWS
+                # Libraries for whole matrices, transforms and products of complex numbers read one
+                # type.
+                is_exact = op.opcode in MATRIX_OPS or graph.values[op.inputs[0]].dtype in PART_TYPES
+                views = VIEWS - {CONVERT} if is_exact else VIEWS
                 for value in op.inputs:
                     stored[_read_through(graph, value, views)] |= graph.varies[value]
             # The cast of an input comes before the look-up, of all rows: the table that is read is

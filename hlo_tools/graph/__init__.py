@@ -3,6 +3,7 @@
 from hlo_tools.graph.flattening import flatten
 from hlo_tools.graph.graph import (
     DTYPE_BITS,
+    PART_TYPES,
     Graph,
     HandOver,
     Op,
@@ -11,4 +12,13 @@ from hlo_tools.graph.graph import (
 )
 
 
-__all__ = ["DTYPE_BITS", "Graph", "HandOver", "Op", "Value", "flatten", "sources_by_output"]
+__all__ = [
+    "DTYPE_BITS",
+    "PART_TYPES",
+    "Graph",
+    "HandOver",
+    "Op",
+    "Value",
+    "flatten",
+    "sources_by_output",
+]

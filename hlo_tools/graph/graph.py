@@ -46,6 +46,9 @@ DTYPE_BITS: dict[str, int] = {
     "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128, "token": 0, "opaque": 0,
 }  # fmt: skip
 
+PART_TYPES: dict[str, str] = {"c64": "f32", "c128": "f64"}
+"""The type of the real and of the imaginary part of complex numbers."""
+
 
 @dataclass(slots=True)
 class Value:

@@ -5,6 +5,11 @@ and the result, n in the right and the result, k if it is summed over (a convolu
 
     local elements of f    ceil(s_f / p_f), p_f the parts it is split in; a role has the product of
                            its factors                               -> in: `KernelShape.local`
+
+A dot of complex numbers runs as one of real numbers, of twice the rows and twice the terms of each
+sum (cuBLAS has TF32 for them too)                                        -> in: `_sizes_of_parts`
+
+    [re; im] = [[re, -im], [im, re]] [re; im]
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +27,7 @@ from automap.cost.profile.signatures import (
     StreamSignature,
     element_class,
 )
-from hlo_tools.graph import Graph, Op
+from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.module import ConvDims
 from hlo_tools.opcodes import CONTRACTIONS
 from hlo_tools.rules import Rule
@@ -128,8 +133,10 @@ def kernel_shape(graph: Graph, op: Op, rule: Rule, dtype: str) -> KernelShape:
     roles = tuple(_role(factor, dims) for factor in range(len(rule.factors)))
     numbers = op.instruction.attributes.conv
     if numbers is None:
-        sizes = tuple(factor.size for factor in rule.factors)
-        return replace(plain, kind="dot", roles=roles, sizes=sizes)
+        sizes = [factor.size for factor in rule.factors]
+        if dtype in PART_TYPES:
+            dtype, sizes = PART_TYPES[dtype], _sizes_of_parts(roles, sizes)
+        return replace(plain, kind="dot", dtype=dtype, roles=roles, sizes=tuple(sizes))
     tensors = [graph.values[v].dims for v in (*op.inputs[:2], op.outputs[0])]
     whole = _whole_convolution(op, numbers, tensors, dtype)
     return replace(
@@ -140,6 +147,17 @@ def kernel_shape(graph: Graph, op: Op, rule: Rule, dtype: str) -> KernelShape:
         convolution=whole,
         places=_places(whole, numbers, rule),
     )
+
+
+def _sizes_of_parts(roles: Sequence[Role], sizes: Sequence[int]) -> list[int]:
+    """Sizes of the factors of the real product that a complex one is."""
+    sizes = list(sizes)
+    free = Role.M if Role.M in roles else Role.N
+    for role in (free, Role.K):
+        # Of several factors of a role one stands for the two parts.
+        if role in roles:
+            sizes[roles.index(role)] *= 2
+    return sizes
 
 
 def _role(factor: int, dims: Sequence[Sequence[tuple[int, ...]]]) -> Role:

@@ -39,3 +39,25 @@ ENTRY %main (q: {array}, k: {array}, v: {array}) -> (bf16[2,8,{length},64], f32[
     assert price(call) == pytest.approx(
         max(seconds[bound] + backend.launch_gap_seconds, device.launch_seconds)
     )
+
+
+def test_a_product_of_complex_numbers_takes_what_one_of_their_parts_does():
+    def seconds(dtype, m, n, k):
+        entry = f"""
+%inside (a: {dtype}[{m},{k}], b: {dtype}[{k},{n}]) -> {dtype}[{m},{n}] {{
+  %a = {dtype}[{m},{k}] parameter(0)
+  %b = {dtype}[{k},{n}] parameter(1)
+  ROOT %d = {dtype}[{m},{n}] dot(%a, %b), lhs_contracting_dims={{1}}, rhs_contracting_dims={{0}}
+}}
+ENTRY %main (a: {dtype}[{m},{k}], b: {dtype}[{k},{n}]) -> {dtype}[{m},{n}] {{
+  %a = {dtype}[{m},{k}] parameter(0)
+  %b = {dtype}[{k},{n}] parameter(1)
+  ROOT %y = {dtype}[{m},{n}] fusion(%a, %b), kind=kCustom, calls=%inside
+}}
+"""
+        module = decode_module(text_to_proto(f"HloModule step, is_scheduled=true\n{entry}"))
+        price = gpu_kernel_seconds({}, module, get_topology("8xh100").device, backend_for("cuda"))
+        (call,) = (i for c in module.computations.values() for i in c.instructions if i.name == "y")
+        return price(call)
+
+    assert seconds("c64", 2048, 1024, 512) == seconds("f32", 4096, 1024, 1024)

@@ -9,6 +9,13 @@ from tests.hlo_tools.graphs import text_graph
 
 COMBINE = "sum { a = f32[] parameter(0)  b = f32[] parameter(1)  ROOT s = f32[] add(a, b) }"
 CASES = {
+    # (a + ib)(c + id) has four products of real numbers, added up in pairs.
+    "complex dot": (
+        "c64[8,16]",
+        "c64[16,32]",
+        "c64[8,32] dot(x, w), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        4 * 2 * 8 * 16 * 32,
+    ),
     # Each of 8 * 32 results is a sum of 16 products.
     "dot": (
         "f32[8,16]",

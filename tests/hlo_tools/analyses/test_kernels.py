@@ -42,6 +42,19 @@ def test_a_relu_is_stored_where_contractions_load_their_operands(platform, store
     assert len(written) == stored_per_layer * (DEPTH - 1) + 1
 
 
+@pytest.mark.parametrize(("dtype", "copies"), [("complex64", 1), ("bfloat16", 0)])
+def test_what_is_made_complex_for_a_product_is_written(dtype, copies):
+    graph = step_graph(
+        lambda w, x: abs((x + 1).astype(dtype) @ w.astype(dtype)).sum(),
+        (WIDTH, WIDTH),
+        (ROWS, WIDTH),
+    )
+    converts = {v for op in graph.ops if op.opcode == "convert" for v in op.outputs}
+    written = {a.value for k in _kernels(graph, "cuda") for a in k.writes}
+    big = [v for v in converts & written if graph.values[v].dims == (ROWS, WIDTH)]
+    assert len(big) == copies
+
+
 def test_a_loop_reads_one_layer_of_its_stack_at_a_time():
     graph = step_graph(_scanned, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
     (dot,) = [k for k in _kernels(graph, "tpu") if graph.ops[k.op].opcode == "dot"]

@@ -59,6 +59,28 @@ def test_batched_products_with_several_dimensions_of_a_role():
     assert matmul_sizes(shape.local(parts, 0)) == (8, 10, 12, 8)  # type: ignore[arg-type]
 
 
+def parts(array):
+    """[2 m, 2 n] The real matrix that multiplies as a complex one does."""
+    return np.block([[array.real, -array.imag], [array.imag, array.real]])
+
+
+def test_a_product_of_complex_numbers_is_one_of_their_parts():
+    m, n, k = 6, 4, 10
+    (shape,) = function_shapes(lambda a, b: a @ b, (m, k), (k, n), dtype="complex64")
+    local = shape.local([1] * len(shape.sizes), 0)
+    assert isinstance(local, DotSignature) and local.dtype == "f32"
+
+    random = np.random.default_rng(0)
+    left, right = (
+        random.normal(size=size) + 1j * random.normal(size=size) for size in ((m, k), (k, n))
+    )
+    # The first columns of the real matrix that the right one is have both parts already.
+    stacked = np.concatenate([right.real, right.imag])
+    product = parts(left) @ stacked
+    assert np.allclose(product[:m] + 1j * product[m:], left @ right)
+    assert (local.m, local.n, local.k) == (*product.shape, stacked.shape[0])
+
+
 def test_what_does_not_divide_is_rounded_up():
     (shape,) = function_shapes(lambda x, w: x @ w, (10, 16), (16, 8))
     parts = [4 if size == 10 else 1 for size in shape.sizes]
