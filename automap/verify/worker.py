@@ -183,8 +183,10 @@ def _stage_programs(
     for number, program in enumerate(stages.programs):
         place = places[program.stage]
         given = [_where_it_lies(each, place, done) for each in program.inputs]
-        # Equal programs whose inputs lie alike on devices that lie alike are one.
-        key = (program.sha256, _shape(place), tuple(map(_layout, given)))
+        # Equal programs whose inputs lie alike on devices that lie alike, and whose outputs are to
+        # lie alike, are one.
+        asked = (program.outputs, program.donated, program.laid_freely)
+        key = (program.sha256, _shape(place), tuple(map(_layout, given)), asked)
         if None in given:
             unknown = ProgramAnswer(
                 outcome="unknown",

@@ -130,15 +130,17 @@ def _priced(
 
 
 def presets_by_rank(
-    pricer: Pricer, settings: Sequence[Setting]
+    pricer: Pricer, settings: Sequence[Setting], deadline: Deadline
 ) -> list[tuple[Setting, list[InnerPlan]]]:
     """The presets to choose from for equal stages, first the setting whose best average stage fits
-    and is fast, or lacks the least memory.
+    and is fast, or lacks the least memory. At the deadline what is not priced yet is left out.
     """
     rated = []
     for setting in settings:
+        if rated and deadline.is_over:
+            break
         presets = preset_inner_plans(pricer, pricer.topology.device_count // setting.stages)
-        candidates = list(_priced(pricer, list(presets), setting, Deadline.never()))
+        candidates = list(_priced(pricer, list(presets), setting, deadline))
         if candidates:
             rank = min(c.rank(setting) for c in candidates)
             rated.append((rank, setting, choose_best(candidates, setting)))

@@ -230,7 +230,7 @@ class _Search:
             for stages in dict.fromkeys(stages for stages, _ in wanted)
             if fabric.n_units % stages == 0
         ]
-        for setting, inners in presets_by_rank(pricer, settings):
+        for setting, inners in presets_by_rank(pricer, settings, limits.deadline):
             kinds = StageKinds(pricer, points, fabric, tuple(inners))
             for stages, terms in wanted:
                 if (stages, terms.microbatches) == (setting.stages, setting.microbatches):
