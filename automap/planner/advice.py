@@ -20,6 +20,7 @@ A lever that does not apply is not named.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+import math
 from typing import Final
 
 import numpy as np
@@ -53,7 +54,17 @@ _STATE: Final = {Role.PARAMETER, Role.OPTIMIZER}
 def advice(context: SearchContext, point: Point, options: Options) -> tuple[str, ...]:
     """Where the bytes of a plan that does not fit are, and what would make the step fit."""
     step = _Step(context, context.space.split_classes(point))
-    levers = (_presets, _checkpoint, _bfloat16, _batch, _padding, _devices, _state, _free_choice)
+    levers = (
+        _presets,
+        _all_split,
+        _checkpoint,
+        _bfloat16,
+        _batch,
+        _padding,
+        _devices,
+        _state,
+        _free_choice,
+    )
     texts = [text for lever in levers for text in lever(step, options)]
     return (_parts_text(step.memory), *texts)
 
@@ -165,6 +176,22 @@ def _presets(step: _Step, options: Options) -> Iterator[str]:
         yield f"presets that fit: {', '.join(fitting)}"
 
 
+def _all_split(step: _Step, options: Options) -> Iterator[str]:
+    """A plan with all state split that fits, which the search did not come to."""
+    needed, is_named = _all_split_bytes(step), any(_presets(step, options))
+    if needed <= step.limit_bytes and not is_named:
+        yield (
+            f"with all state split over the devices about {bytes_text(round(needed))} would be "
+            "needed, which fits: what was asked for leaves such a plan out, or the search did not "
+            "come to it; give a larger --budget"
+        )
+
+
+def _all_split_bytes(step: _Step) -> float:
+    evaluator, split = step.context.evaluator, _split_state(step.context.space, step.devices)
+    return min((evaluator.memory(each).peak_bytes for each in split), default=math.inf)
+
+
 def _checkpoint(step: _Step, options: Options) -> Iterator[str]:
     memory, ops = step.memory, step.problem.graph.ops
     is_checkpointed = any(name in op.op_name for op in ops for name in _CHECKPOINTED)
@@ -200,6 +227,9 @@ def _bfloat16(step: _Step, options: Options) -> Iterator[str]:
 
 
 def _batch(step: _Step, options: Options) -> Iterator[str]:
+    # A plan that fits with the whole batch is said above.
+    if _all_split_bytes(step) <= step.limit_bytes:
+        return
     size, best = batch_size(step.problem), 0
     needed = np.inf
     # The state may take less on another mesh, which leaves more room for examples.

@@ -51,6 +51,7 @@ from automap.planner.remat_prices import BlockPrices, Prices
 from automap.planner.sharding import find, fitting_plan
 from automap.policy import default_policy
 from automap.program.trace import Workload
+from automap.quantities import number_text, seconds_text
 from automap.search import SearchContext
 from automap.topology.model import Topology
 
@@ -102,7 +103,10 @@ def find_with_levers(
         )
         if options.levers == ("auto",) and not _memory_decides(plain):
             return plain
-        best = _Search(plain, topology, options, on_progress, until).best()
+        search = _Search(plain, topology, options, on_progress, until)
+        best = search.best()
+        if until.is_over and not until.interrupts.is_asked:
+            best = replace(best, warnings=(*best.warnings, search.where_time_went()))
     return replace(best, seconds=time.monotonic() - start)
 
 
@@ -140,6 +144,16 @@ class _Search:
     options: Options
     on_progress: OnProgress
     deadline: Deadline
+    trial_seconds: list[float] = field(default_factory=list)  # on the clock, a choice each
+
+    def where_time_went(self) -> str:
+        """What a budget that is used up was spent on."""
+        tried = number_text(len(self.trial_seconds), "choice of levers", "choices of levers")
+        return (
+            f"the budget of {self.options.budget_seconds:g} s was used up: on the clock "
+            f"{seconds_text(self.plain.seconds)} for the step as it is, and "
+            f"{seconds_text(sum(self.trial_seconds))} to plan {tried}; a larger one may find more"
+        )
 
     @property
     def host_bytes_per_s(self) -> float:
@@ -262,6 +276,7 @@ class _Search:
             peak_bytes=round(estimate.peak_bytes),
             fits=self.fits(self.plain),
         )
+        start = time.monotonic()
         # What they take is known when they are planned.
         levers = LeversRecord(
             remat=choice.remat,
@@ -277,6 +292,7 @@ class _Search:
             on_progress=self.on_progress,
             deadline=deadline.share(default_policy().lever_trial_share),
         )
+        self.trial_seconds.append(time.monotonic() - start)
         # What is proven is proven of this choice of levers only.
         outcome.context.bound_seconds = None
         return replace(outcome, levers=levers)

@@ -32,7 +32,10 @@ def load_target(
         module = _ran(f"importing {module_name}", lambda: _imported(module_name))
     function = getattr(module, name, None)
     if not callable(function):
-        names = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
+        functions = {n: v for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"}
+        # Not what it imports, where it has functions of its own.
+        own = [n for n, v in functions.items() if v.__module__ == module.__name__]
+        names = own or list(functions)
         has = f"it has {', '.join(names)}" if names else "it has no function at all"
         raise InputError(
             f"target {target!r}: {module_name} has no function {name}; {has}; a target is a "

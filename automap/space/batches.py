@@ -81,18 +81,24 @@ def undivided_batch(problem: Problem, n_devices: int) -> tuple[str, ...]:
 
 
 def batch_size(problem: Problem) -> int:
-    """The examples of the batch: the leading dimension of the inputs that hold it; 0 without a
-    batch.
+    """The examples of the batch: the leading dimension of the inputs that hold it, or that a step
+    reshapes to microbatches which it goes through in a loop; 0 without a batch.
     """
-    if problem.batch_class is None:
+    batch = problem.batch_class
+    if batch is None:
         return 0
-    values = problem.graph.values
-    sizes = {
-        values[v].dims[0]
-        for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
-        if role is Role.BATCH and problem.compute_classes(v)[:1] == (problem.batch_class,)
-    }
-    return min(sizes, default=int(problem.limits[problem.batch_class]))
+    each, values = int(problem.limits[batch]), problem.graph.values
+    whole, folded = set(), set()
+    for v, role in zip(problem.graph.inputs, problem.roles, strict=True):
+        if role is not Role.BATCH or not values[v].dims:
+            continue
+        size, leading = values[v].dims[0], problem.compute_classes(v)[0]
+        if leading == batch:
+            whole.add(size)
+        # Of [64] as [4, 16] only the 4 are linked with the input.
+        elif leading in problem.loop_classes and size == each * int(problem.limits[leading]):
+            folded.add(size)
+    return min(whole or folded, default=each)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ import traceback
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings, strategies as st
+from hypothesis.errors import StopTest
 
 from tests.fuzz import seeds
 from tests.fuzz.formats import FORMATS, one_parser
@@ -75,6 +76,8 @@ def _tried(make: Any, use: Any, random: Random, folder: Path) -> Tried:
         try:
             with _limited():
                 outcome, failure = use(path, random), ""
+        except StopTest:  # Hypothesis' own: an input drew more than it gives, and is left out
+            raise
         except Hang:
             outcome, failure = "failed", f"over {HANG_SECONDS} s: {_where(sys.exc_info()[1])}"
         except BaseException as error:  # noqa: BLE001 - this is what is looked for

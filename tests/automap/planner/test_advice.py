@@ -11,8 +11,9 @@ import pytest
 
 from automap.cli import main
 from automap.config import Options
+from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError
-from automap.planner.sharding import find
+from automap.planner.sharding import find, fitting_plan
 from automap.planner.spaces import plan_workload
 from automap.program.trace import trace_step
 from automap.topology import get_topology
@@ -72,6 +73,21 @@ def test_a_train_step_in_float32_has_all_levers(large):
     assert "parameters and optimizer state alone" not in text
     assert "leave out" not in text
     assert "--memory-limit" in text
+
+
+def test_a_plan_with_all_state_split_that_was_not_priced_is_named():
+    """And no smaller batch, which such a plan does not need."""
+    workload = trace_step(*mlp_tiny(batch=16))
+    split = find(workload, FOUR, options(1.0)).context.best_per_preset["zero-3"]
+    limits = options(1.1 * split.estimate.peak_bytes)
+    outcome = find(workload, FOUR, limits, deadline=Deadline.after(0))
+    with pytest.raises(InfeasiblePlanError) as error:
+        fitting_plan(outcome, limits)
+    assert "with all state split over the devices about" in str(error.value)
+    assert "give a larger --budget" in str(error.value)
+    assert "a batch of" not in str(error.value)
+    # So it is.
+    assert plan_workload(workload, FOUR, limits).predicted.fits
 
 
 def test_a_step_that_follows_a_lever_fits(large):

@@ -3,6 +3,7 @@ people use.
 """
 
 from dataclasses import replace
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import pytest
 
 import automap
 from automap.config import read_options
+from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError, NotSeparableError
 from automap.jaxpr.blocks import block_groups
 from automap.plan.levers import LeversRecord, WithoutLeversRecord
@@ -107,6 +109,20 @@ def test_a_step_fits_that_does_not_without(loss):
         for preset in presets.context.best_per_preset.values():
             if presets.context.objective.fits(preset.estimate):
                 assert outcome.best.estimate.step_seconds <= preset.estimate.step_seconds
+
+
+def test_a_budget_that_is_used_up_says_where_the_time_went():
+    workload = trace_step(_step(_scanned), _arguments(), platform="tpu")
+    options, topology = _limited(workload, 0.7)
+    enough = find_with_levers(workload, topology, options)
+    assert not any("was used up" in warning for warning in enough.warnings)
+    short = find_with_levers(workload, topology, options, deadline=Deadline.after(0))
+    (told,) = [warning for warning in short.warnings if "was used up" in warning]
+    assert re.fullmatch(
+        r"the budget of 3 s was used up: on the clock .+ for the step as it is, and .+ to plan "
+        r"\d+ choices? of levers; a larger one may find more",
+        told,
+    )
 
 
 def test_nothing_changes_where_all_fits():

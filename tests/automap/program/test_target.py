@@ -1,5 +1,6 @@
 """What is said of a target that is no function, or returns something else than (step, args)."""
 
+from dataclasses import replace
 import sys
 from types import ModuleType
 
@@ -39,6 +40,20 @@ def test_of_a_step_in_place_of_a_target_the_function_to_write_is_shown(monkeypat
     with pytest.raises(InputError, match="the step itself") as error:
         load_target("target_of_test:train_step", {})
     assert str(error.value).endswith("\n        return train_step, (params, batch)")
+
+
+def test_what_a_module_imports_is_not_listed_beside_its_own(monkeypatch):
+    def workload():
+        return print, ()
+
+    target(monkeypatch, replace=replace, workload=workload)
+    workload.__module__ = "target_of_test"
+    with pytest.raises(InputError, match="has no function make; it has workload; a target is"):
+        load_target("target_of_test:make", {})
+    # A module that only hands on what others have.
+    target(monkeypatch, replace=replace)
+    with pytest.raises(InputError, match="it has replace; a target is"):
+        load_target("target_of_test:make", {})
 
 
 def test_a_module_without_functions(monkeypatch):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from automap.space.batches import batch_size
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
@@ -32,6 +33,8 @@ def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():
     }
     (parallel,) = PRESETS["data-parallel"].points(Space(problem), Mesh(("data",), (8,)))
     assert parallel.compute == ((problem.batch_class,),)
+    # All samples of a step count, not those of one microbatch.
+    assert batch_size(problem) == 64
 
 
 @pytest.mark.parametrize("labels", ["of sequences", "of times", "none"])
