@@ -5,8 +5,10 @@ some kind of it. `TRUSTED` says which is believed for which, and why. Products a
 catalogue's measurements (`automap.topology.measured.products`) with the sizes of the dots that are
 fused into the kernel, or that a matrix library is called for            -> in: `_products`
 
-Of calls of cuDNN's attention XLA says nothing: they are priced as the planner does, by the flops of
-their rule and by their bytes, and are no second opinion                -> in: `_called_flops`
+Of calls of cuDNN, for attention and for convolutions, XLA says nothing: they are priced as the
+planner does, by their flops and their bytes, and are no second opinion -> in: `_called_flops`
+Copies, Fourier transforms and other calls have no estimate: they read their operands and write
+their results                                                           -> in: `_UNSAID`
 
 What is believed of a kernel's work w is not all that it takes: the device needs a gap between two
 kernels, and no kernel is done faster than the catalogue says of the device
@@ -40,15 +42,17 @@ import numpy as np
 from automap.backends import Backend, ColumnNumbers
 from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
+from hlo_tools.analyses.flops import convolution_flops
 from hlo_tools.compiled.estimates import GpuEstimate
 from hlo_tools.graph import DTYPE_BITS, PART_TYPES
 from hlo_tools.module import Computation, DotDims, Instruction, Module, Shape
-from hlo_tools.opcodes import NO_TIME, SLICES
+from hlo_tools.opcodes import CUSTOM_CALL, NO_TIME, SLICES
 from hlo_tools.rules import make_rule
 
 
 MEASURED: Final = "measured product"
 _CACHE_SPEEDUP: Final = 2.5
+_UNSAID: Final = frozenset({"copy", "fft", CUSTOM_CALL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +117,7 @@ def gpu_kernel_seconds(
         if instruction.name in flops:
             work = _roofline_seconds(flops[instruction.name], moved_bytes, device)
         else:
-            work = _believed(instruction, estimate, measured, device)
+            work = _believed(instruction, estimate, measured, moved_bytes, device)
         inside = list(_called(instruction, module))
         most = _slowest_transpose_seconds(inside, moved_bytes, device)
         if inside and column_numbers is not None:
@@ -124,7 +128,11 @@ def gpu_kernel_seconds(
 
 
 def _believed(
-    instruction: Instruction, estimate: GpuEstimate, measured: float | None, device: Device
+    instruction: Instruction,
+    estimate: GpuEstimate,
+    measured: float | None,
+    moved_bytes: int,
+    device: Device,
 ) -> float:
     trust = next(row for row in TRUSTED if estimate.kind.startswith(row.kind))
     for model in trust.models:
@@ -133,8 +141,7 @@ def _believed(
                 return measured
         elif model in estimate.seconds:
             return estimate.seconds[model]
-    # Plain copies have no estimate: they read and write their result's bytes.
-    moved = 2 * shape_bytes(instruction.shape) if instruction.opcode == "copy" else 0
+    moved = moved_bytes if instruction.opcode in _UNSAID else 0
     return moved / (device.hbm_bytes_per_s * device.memory_efficiency)
 
 
@@ -144,15 +151,33 @@ def _called_flops(module: Module) -> Mapping[str, tuple[str, float]]:
     for computation in module.computations.values():
         shapes = {i.id: i.shape for i in computation.instructions}
         for instruction in computation.instructions:
+            given = [shapes[o] for o in instruction.operands]
+            if instruction.attributes.conv is not None:
+                flops[instruction.name] = given[0].dtype, _convolution_flops(instruction, given)
             if instruction.attributes.attention is None:
                 continue
-            given = [shapes[o] for o in instruction.operands]
             made = instruction.shape.elements or (instruction.shape,)
             operands, results = ([s.dims for s in each] for each in (given, made))
             rule = make_rule(instruction, instruction.opcode, operands, results, {})
             if rule.work is not None:
                 flops[instruction.name] = given[0].dtype, rule.work.flops
     return flops
+
+
+def _convolution_flops(instruction: Instruction, given: Sequence[Shape]) -> int:
+    """Of a call for a convolution or one of its gradients, whose attributes are the convolution's
+    own: it has as many as they do.
+    """
+    first, second, *_ = given
+    made = (instruction.shape.elements or (instruction.shape,))[0]
+    match instruction.attributes.custom_call_target:
+        case "__cudnn$convBackwardInput":
+            left, right, result = made, second, first
+        case "__cudnn$convBackwardFilter":
+            left, right, result = first, made, second
+        case _:
+            left, right, result = first, second, made
+    return convolution_flops(instruction, left.dims, right.dims, result.dims)
 
 
 def _roofline_seconds(flops: tuple[str, float], moved_bytes: int, device: Device) -> float:

@@ -31,6 +31,9 @@ from hlo_tools.children import child_process, ending
 
 # libtpu says where its lock is when it does not get it: `Run "$ sudo rm <path>".`
 _LOCK_FILE: Final = re.compile(r"/[^\s\"]*lockfile")
+# XLA's logs have a letter for severity and the time before the file and line of a message, and the
+# stack after one that is fatal: `F1126 16:24:03.149172    6399 algebraic_simplifier.cc:586] ...`.
+_FATAL: Final = re.compile(r"^F\d{4} [\d:.]+ +\d+ ([\w.]+:\d+\] .+?)(?=\n\*\*\*|\Z)", re.M | re.S)
 _POLL_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = 3.0
 _LAST_CHARACTERS: Final = 1500
@@ -103,7 +106,7 @@ def _run_once(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
     if process.returncode != 0:
-        raise CompilerError(f"{title}'s process {ending(process.returncode)}: {_last_lines(log)}")
+        raise CompilerError(f"{title}'s process {ending(process.returncode)}: {_last_words(log)}")
     try:
         return decode(Answer, read(folder / ANSWER_FILE), "")
     except PlanError as error:
@@ -191,6 +194,9 @@ def _holder_id(path: Path | None) -> str | None:
     return holders[0] if holders else None
 
 
-def _last_lines(log: Path) -> str:
-    text = log.read_text(errors="replace").strip()[-_LAST_CHARACTERS:]
-    return text or "it said nothing"
+def _last_words(log: Path) -> str:
+    """What the compiler said when it gave up, without its stack, or else the end of its log."""
+    text = log.read_text(errors="replace").strip()
+    if match := _FATAL.search(text):
+        return match[1].strip()[:_LAST_CHARACTERS]
+    return text[-_LAST_CHARACTERS:] or "it said nothing"

@@ -8,11 +8,13 @@ kernel of a user    what its rule states (`hlo_tools.rules.notation`)
 reduce and windows one per element read; everything else one per element written
 """
 
+from collections.abc import Sequence
 import math
 
 import numpy as np
 
 from hlo_tools.graph import PART_TYPES, Graph, Op
+from hlo_tools.module import Instruction
 from hlo_tools.opcodes import (
     CONVOLUTION,
     CUSTOM_CALL,
@@ -38,7 +40,8 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
     if op.opcode == CUSTOM_CALL and any(f.kind is FactorKind.REDUCTION for f in rule.factors):
         return 2 * rule.n_iterations
     if op.opcode == CONVOLUTION:
-        return _convolution_flops(graph, op) * _products_of_parts(graph, op)
+        sizes = (graph.values[v].dims for v in (*op.inputs[:2], op.outputs[0]))
+        return convolution_flops(op.instruction, *sizes) * _products_of_parts(graph, op)
     read = op.opcode in FLOPS_BY_READS
     arrays = op.inputs if read else op.outputs
     return max((math.prod(graph.values[v].dims) for v in arrays), default=0)
@@ -63,14 +66,16 @@ def ragged_operands(op: Op) -> tuple[int, ...]:
     return op.inputs[: 1 + is_summed]
 
 
-def _convolution_flops(graph: Graph, op: Op) -> int:
-    instruction = op.instruction
+def convolution_flops(
+    instruction: Instruction, left: Sequence[int], right: Sequence[int], result: Sequence[int]
+) -> int:
+    """Of a convolution of real numbers whose operands and result are so large; 0 of what is
+    none.
+    """
     numbers = instruction.attributes.conv
     if numbers is None:
         return 0
-    lhs, rhs = (graph.values[v].dims for v in op.inputs[:2])
-    result = graph.values[op.outputs[0]].dims
-    total = 2 * rhs[numbers.kernel_input_feature] * result[numbers.output_feature]
+    total = 2 * right[numbers.kernel_input_feature] * result[numbers.output_feature]
     total *= result[numbers.output_batch]
     spatial = zip(
         instruction.attributes.window, numbers.input_spatial, numbers.output_spatial, strict=True
@@ -80,7 +85,7 @@ def _convolution_flops(graph: Graph, op: Op) -> int:
         # does.
         starts = np.arange(result[target])[:, None] * window.stride - window.padding_low
         position = starts + np.arange(window.size)[None, :] * window.window_dilation
-        extent = (lhs[source] - 1) * window.base_dilation + 1
+        extent = (left[source] - 1) * window.base_dilation + 1
         real = (position >= 0) & (position < extent) & (position % window.base_dilation == 0)
         total *= int(real.sum())
     return total

@@ -62,6 +62,7 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 # Any other opcode may have some of these, and a custom call its target's configuration.
 _OTHER_FIELDS = (
     "window",
+    "conv",
     "slice_dims",
     "padding",
     "fft_length",

@@ -7,6 +7,7 @@ import pytest
 from automap.backends import backend_for
 from automap.topology import get_topology
 from automap.verify.gpu_kernels import gpu_kernel_seconds
+from hlo_tools.compiled.estimates import read_estimates
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
 
@@ -24,26 +25,56 @@ ENTRY %main (q: {array}, k: {array}, v: {array}) -> (bf16[2,8,{length},64], f32[
     custom_call_target="__cudnn$fmhaSoftmax", backend_config={json.dumps(config)}
 }}
 """
-    device = get_topology("8xh100").device
     flops = 2 * 2 * 8 * (length * (length + 1) // 2) * (64 + 64)
     moved = 2 * 8 * length * (4 * 64 * 2 + 4)
-    seconds = {
-        "products": flops / (device.peak_flops_per_s("bf16") * device.matmul_efficiency),
-        "memory": moved / (device.hbm_bytes_per_s * device.memory_efficiency),
-    }
-    assert seconds[bound] == max(seconds.values())
-    module = decode_module(text_to_proto(f"HloModule step, is_scheduled=true\n{entry}"))
-    backend = backend_for("cuda")
-    price = gpu_kernel_seconds({}, module, device, backend)
-    (call,) = (i for c in module.computations.values() for i in c.instructions if i.name == "y")
-    assert price(call) == pytest.approx(
-        max(seconds[bound] + backend.launch_gap_seconds, device.launch_seconds)
-    )
+    assert (_roofline("bf16", flops, 0) > _roofline("bf16", 0, moved)) == (bound == "products")
+    assert _seconds(entry) == pytest.approx(_roofline("bf16", flops, moved))
+
+
+def _roofline(dtype, flops, moved_bytes):
+    device, backend = get_topology("8xh100").device, backend_for("cuda")
+    products = flops / (device.peak_flops_per_s(dtype) * device.matmul_efficiency)
+    memory = moved_bytes / (device.hbm_bytes_per_s * device.memory_efficiency)
+    return max(max(products, memory) + backend.launch_gap_seconds, device.launch_seconds)
+
+
+def _seconds(entry):
+    """Of the instruction %y of a program."""
+    data = text_to_proto(f"HloModule step, is_scheduled=true\n{entry}")
+    module, device = decode_module(data), get_topology("8xh100").device
+    price = gpu_kernel_seconds(read_estimates(data), module, device, backend_for("cuda"))
+    (y,) = (i for c in module.computations.values() for i in c.instructions if i.name == "y")
+    return price(y)
+
+
+# An image of 8 x 8 and a filter of 3 x 3, whose taps all meet real input.
+IMAGES, FILTERS, RESULTS = "f32[64,512,8,8]", "f32[512,512,3,3]", "f32[64,512,6,6]"
+
+
+@pytest.mark.parametrize(
+    ("target", "left", "right", "result"),
+    [
+        ("convForward", IMAGES, FILTERS, RESULTS),
+        ("convBackwardInput", RESULTS, FILTERS, IMAGES),
+        ("convBackwardFilter", IMAGES, RESULTS, FILTERS),
+    ],
+)
+def test_convolutions_and_their_gradients_take_as_long(target, left, right, result):
+    entry = f"""
+ENTRY %main (x: {left}, w: {right}) -> ({result}, u8[0]) {{
+  %x = {left} parameter(0)
+  %w = {right} parameter(1)
+  ROOT %y = ({result}, u8[0]) custom-call(%x, %w), window={{size=3x3}},
+    dim_labels=bf01_oi01->bf01, custom_call_target="__cudnn${target}"
+}}
+"""
+    flops = 2 * (64 * 6 * 6) * 512 * (512 * 3 * 3)
+    assert _seconds(entry) == pytest.approx(_roofline("f32", flops, 0))
 
 
 def test_a_product_of_complex_numbers_takes_what_one_of_their_parts_does():
     def seconds(dtype, m, n, k):
-        entry = f"""
+        return _seconds(f"""
 %inside (a: {dtype}[{m},{k}], b: {dtype}[{k},{n}]) -> {dtype}[{m},{n}] {{
   %a = {dtype}[{m},{k}] parameter(0)
   %b = {dtype}[{k},{n}] parameter(1)
@@ -54,10 +85,16 @@ ENTRY %main (a: {dtype}[{m},{k}], b: {dtype}[{k},{n}]) -> {dtype}[{m},{n}] {{
   %b = {dtype}[{k},{n}] parameter(1)
   ROOT %y = {dtype}[{m},{n}] fusion(%a, %b), kind=kCustom, calls=%inside
 }}
-"""
-        module = decode_module(text_to_proto(f"HloModule step, is_scheduled=true\n{entry}"))
-        price = gpu_kernel_seconds({}, module, get_topology("8xh100").device, backend_for("cuda"))
-        (call,) = (i for c in module.computations.values() for i in c.instructions if i.name == "y")
-        return price(call)
+""")
 
     assert seconds("c64", 2048, 1024, 512) == seconds("f32", 4096, 1024, 1024)
+
+
+def test_a_transform_reads_and_writes():
+    entry = """
+ENTRY %main (x: c64[4096,4096]) -> c64[4096,4096] {
+  %x = c64[4096,4096] parameter(0)
+  ROOT %y = c64[4096,4096] fft(%x), fft_type=FFT, fft_length={4096}
+}
+"""
+    assert _seconds(entry) == pytest.approx(_roofline("f32", 0, 2 * 8 * 4096**2))

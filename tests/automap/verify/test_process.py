@@ -53,6 +53,13 @@ def test_an_answer_is_handed_over(worker):
     ("script", "match"),
     [
         ("echo out of luck; kill -ABRT $$", "ended by signal 6 \\(SIGABRT\\): out of luck"),
+        (
+            "echo 'I1126 16:24:02.9 7 stub.cc:31] No drivers.'; "
+            "echo 'F1126 16:24:03.149172    6399 pass.cc:586] Check failed: f32[8] has'; "
+            "echo ' size 8'; echo '*** Check failure stack trace: ***'; echo '  @ 0x7f'; "
+            "kill -ABRT $$",
+            "\\(SIGABRT\\): pass.cc:586\\] Check failed: f32\\[8\\] has\n size 8$",
+        ),
         ("exit 3", "ended with status 3: it said nothing"),
         ("exit 0", "no answer that can be read: No such file"),
         ("echo '{' > $3/answer.json", "no answer that can be read: no valid JSON"),
