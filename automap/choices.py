@@ -67,6 +67,7 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
     "agent": "a policy that was trained once on generated graphs, and places without training",
     "colocrl": "ColocRL: a sequence-to-sequence policy trained on this step with REINFORCE",
     "colocrl-heft": "the same, beginning at HEFT's placement",
+    "colocrl-measured": "colocrl with rewards measured on this machine's devices",
     "heft": "earliest finish time, the longest way first (HEFT)",
     "m-sct": "small communication times under memory, as in Baechi",
     "memory": "devices filled one after the other, the fastest first, as much as fits",

@@ -9,6 +9,7 @@
     `rl.sequences`  a task of choosing an option for each of many elements, and REINFORCE's numbers
     `rl.reinforce`  learns such a task with the policy of `rl.sequence_policy`, by one of
                     `rl.controllers` or many of `rl.fleets`; saves and resumes exactly
+    `rl.errors`     what goes wrong with checkpoints and configurations
     `rl.metrics`    what is logged, with the meaning of each number
 
 Nothing is imported here: torch loads with the modules that need it.

@@ -218,13 +218,8 @@ class Reinforce:
         seed: int,
         *,
         n_controllers: int = 1,
-        log: Log[SequenceRow] | None = None,
-        log_every: int = 10,
     ):
-        """Begin a run; the same seed gives the same run of one controller. `log` gets a row every
-        `log_every` updates.
-        """
-        self._log, self._log_every = log, log_every
+        """Begin a run; the same seed gives the same run of one controller."""
         first, *drawn = _seeds(seed, 1 + n_controllers)
         self.store = ParameterStore(task, config, first, n_controllers)
         self._crew = Crew(task, score, config, drawn, [None] * n_controllers)
@@ -235,8 +230,12 @@ class Reinforce:
         updates: int,
         ended: Callable[[], bool] = lambda: False,
         fleet: Callable[[Crew], Fleet] = LocalFleet,
+        *,
+        log: Log[SequenceRow] | None = None,
+        log_every: int = 10,
     ) -> None:
-        """Go on until so many updates are done since the run began, or `ended` says so.
+        """Go on until so many updates are done since the run began, or `ended` says so, which is
+        asked before each; `log` gets a row every `log_every` updates.
 
         Raises `RlError` if a controller of the fleet has failed.
         """
@@ -250,8 +249,8 @@ class Reinforce:
                     index, turn = at_work.next()
                     store.apply(index, turn)
                     at_work.start(index, store.weights(), store.updates)
-                    if self._log and store.updates % self._log_every == 0:
-                        self._log.write(store.row())
+                    if log and store.updates % log_every == 0:
+                        log.write(store.row())
             finally:
                 at_work.close()
 

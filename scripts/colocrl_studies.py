@@ -9,17 +9,16 @@ large        the paper's policy on the large RNNLM, and three other ways to lear
                            half of the updates
                memory      the policy begins at the placement of `memory`, which fits
 controllers  the same number of updates by 1, 2 and 4 controllers, each in a process of its own
-measured     rewards by seconds of steps on fake CPU devices, the first of STEPS left out
+measured     rewards by seconds of steps on fake CPU devices, as `colocrl-measured` has them
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import time
-from typing import Any, Final
+from typing import Final
 
 import jax
-from jax import numpy as jnp
 import numpy as np
 
 import automap
@@ -33,9 +32,11 @@ from automap.placement.simulation import Simulator, placed_machine
 from automap.placement.strategies import least_seconds, mcmc
 from automap.placement.tasks import placement_problem
 from automap.program.trace import trace_step
+from automap.runtime.placement import measured_seconds
+from automap.step.call import TracedCall
+from automap.step.step import traced_call
 from automap.topology import get_topology, topology_graph
 from models.lenet import lenet_tiny
-from models.training import random_batch
 from rl.fleets import ProcessFleet
 from rl.metrics import CsvLog, SequenceRow
 from rl.reinforce import Crew, Fleet, LocalFleet, Reinforce
@@ -46,7 +47,6 @@ from scripts.tables import Table, kept, tables_command
 
 COMMAND: Final = "python -m scripts.colocrl_studies"
 WIDEST: Final = 3.0
-STEPS: Final = 10
 CONTROLLERS: Final = (1, 2, 4)
 SEARCH_SECONDS: Final = 60.0
 MEASURED_UPDATES: Final = 6
@@ -180,10 +180,10 @@ def _controllers(folder: Path, seeds: int, updates: int) -> list[list[str]]:
         search = searched(traced(MODELS["Inception-v3"].target), "haswell-4xk80")
         game = colocrl.placement_game(search, colocrl.branch_groups(search.simulator.problem), None)
         log = CsvLog(folder / f"controllers-{count}.csv", row_type=SequenceRow)
-        run = Reinforce(game.task, game.score, colocrl.PAPERS, 0, n_controllers=count, log=log)
+        run = Reinforce(game.task, game.score, colocrl.PAPERS, 0, n_controllers=count)
         fleet: Callable[[Crew], Fleet] = LocalFleet if count == 1 else ProcessFleet
         begin = time.monotonic()
-        run.run(updates, fleet=fleet)
+        run.run(updates, fleet=fleet, log=log)
         seconds = time.monotonic() - begin
         best, _ = run.store.best
         placed = search.place(best[game.score.group].tolist())
@@ -198,13 +198,10 @@ def _controllers(folder: Path, seeds: int, updates: int) -> list[list[str]]:
 
 @dataclass
 class MeasuredScore:
-    """Costs by the seconds of steps on this process's devices: the mean of STEPS - 1 steps behind
-    the first, which compiles.
-    """
+    """Costs by the seconds of steps on this process's devices."""
 
     plan: automap.Plan
-    step: Any
-    args: Any
+    call: TracedCall
     homes: Sequence[int | None]
     group: np.ndarray
     known: dict[bytes, float] = field(default_factory=dict)
@@ -228,14 +225,8 @@ class MeasuredScore:
         )
         inputs = tuple(None if home is None else int(placement[home]) for home in self.homes)
         placed = replace(record, operators=operators, input_devices=inputs, transfers=())
-        run = replace(self.plan, placement=placed).jit(self.step, devices=jax.devices()[:4])
-        state, *rest = jax.tree.map(jnp.copy, self.args)
-        taken = []
-        for _ in range(STEPS):
-            begin = time.perf_counter()
-            state, _ = jax.block_until_ready(run(state, *rest))
-            taken.append(time.perf_counter() - begin)
-        return float(np.mean(taken[1:]))
+        plan = replace(self.plan, placement=placed)
+        return measured_seconds(plan, self.call, jax.devices()[:4])
 
 
 MEASURED_HEADER = ["LeNet on 4 CPU devices", "placements", "measured step, ms"]
@@ -250,10 +241,9 @@ def _measured(folder: Path, seeds: int, updates: int) -> list[list[str]]:
         search = Search(Simulator(problem, placed_machine(graph)))
         plan = automap.plan(step, args, topology="cpu:4", space="placement", strategy="single")
         game = colocrl.placement_game(search, np.arange(problem.n_operators), None)
-        state = jax.tree.map(lambda x: jnp.full(x.shape, 0.01, x.dtype), args[0])
         homes = [problem.homes.get(array) for array in flow.dataflow.inputs]
-        values = state, random_batch(args[1], 0)
-        score = MeasuredScore(plan, step, values, homes, game.score.group)
+        call = traced_call(step, args)
+        score = MeasuredScore(plan, call, homes, game.score.group)
         config = replace(colocrl.PAPERS, samples=4)
         run = Reinforce(game.task, score, config, 0)
         run.run(MEASURED_UPDATES)

@@ -21,7 +21,7 @@ from jax import numpy as jnp
 import numpy as np
 
 from automap.deadline import Deadline
-from automap.placement import baselines, colocrl
+from automap.placement import baselines, colocrl, policies
 from automap.placement.dataflow import step_dataflow
 from automap.placement.operators import Operators, step_operators
 from automap.placement.search import Placed, Search
@@ -183,7 +183,7 @@ def policy_cells(
         for seed in range(seeds):
             begin = time.monotonic()
             search.seed = seed
-            placed = colocrl.learnt(search, one, prior, updates)
+            placed = policies.learnt(search, one, prior, updates)
             runs.append(placed if prior is None else min(placed, prior, key=lambda p: p.rank))
             seconds = time.monotonic() - begin
         cells.append(text(runs))
@@ -252,7 +252,7 @@ def policy_row(name: str, gpus: int, seeds: int, updates: int) -> list[str]:
     """A row of trained policies."""
     search = searched(traced(MODELS[name].target), f"haswell-{gpus}xk80")
     cells, seconds = policy_cells(search, colocrl.PAPERS, None, seeds, updates)
-    start = colocrl.start(search)
+    start = policies.start(search)
     cells += policy_cells(search, colocrl.FROM_HEFT, start, seeds, updates)[0]
     return [name, str(gpus), *cells, f"{seconds:.0f}", _papers(MODELS[name].seconds[gpus][5:])]
 
@@ -303,7 +303,7 @@ def tower_rows(seeds: int, updates: int) -> list[list[str]]:
     runs = []
     for seed in range(seeds):
         search.seed = seed
-        runs.append(colocrl.learnt(search, colocrl.PAPERS, None, updates))
+        runs.append(policies.learnt(search, colocrl.PAPERS, None, updates))
     best = min(runs, key=lambda p: p.rank)
     rows.append(_tower_row(f"colocrl, the best of {seeds} seeds", search, best, base))
     # Beside them what the towers' own graph allows: each operator of each tower anywhere.

@@ -50,7 +50,13 @@ SLOW = {"jax", "jaxlib", "scipy", "google.protobuf"}
         (["automap"], LEARNING),
         (
             _modules(
-                "automap", "automap.search", "automap.pipeline.online", "automap.placement.colocrl"
+                "automap",
+                "automap.search",
+                "automap.pipeline.online",
+                "automap.placement.colocrl",
+                "automap.placement.measured",
+                "automap.placement.policies",
+                "automap.placement.training",
             ),
             LEARNING,
         ),

@@ -41,15 +41,21 @@ def _agent(search: Search) -> Placed:
 
 
 def _colocrl(search: Search) -> Placed:
-    from automap.placement.colocrl import colocrl  # loads rl
+    from automap.placement.policies import colocrl  # loads rl
 
     return colocrl(search)
 
 
 def _colocrl_from_heft(search: Search) -> Placed:
-    from automap.placement.colocrl import colocrl_from_heft  # loads rl
+    from automap.placement.policies import colocrl_from_heft  # loads rl
 
     return colocrl_from_heft(search)
+
+
+def _colocrl_measured(search: Search) -> Placed:
+    from automap.placement.measured import colocrl_measured  # loads rl
+
+    return colocrl_measured(search)
 
 
 PLACEMENT_STRATEGIES: Final[Mapping[str, Strategy]] = {
@@ -59,6 +65,7 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, Strategy]] = {
     "agent": _agent,
     "colocrl": _colocrl,
     "colocrl-heft": _colocrl_from_heft,
+    "colocrl-measured": _colocrl_measured,
     "heft": heft,
     "m-sct": m_sct,
     "memory": memory,

@@ -1,5 +1,6 @@
-"""ColocRL: a sequence-to-sequence policy that places groups of operators, trained with REINFORCE on
-the step that it is about (Mirhoseini et al. 2017); the agent is `rl.reinforce`.
+"""ColocRL's game: a sequence-to-sequence policy places groups of operators, trained with REINFORCE
+on the step that it is about (Mirhoseini et al. 2017); the agent is `rl.reinforce`. Policies are in
+`automap.placement.policies` and `automap.placement.measured`.
 
 group    operators that are always on one device. An operator here is already an operation with its
          gradients and update; the paper joins X with Y if Y alone reads X, until nothing changes,
@@ -16,13 +17,6 @@ element  a group as the policy sees it: its kind is what begins its first operat
 cost     R = sqrt(seconds of the simulated step); infinite for what does not fit
 failing  sqrt of the seconds of everything on the slowest device for it and every tensor sent over
          the slowest route, one after the other: no placement takes longer
-
-colocrl       the paper's: nothing is known beforehand
-colocrl-heft  begins at HEFT's placement, or at that of `memory` where that does not fit: the device
-              that it gives a group has a chance of CHANCE, and the decoder sees the element that it
-              decides on
-
-A run ends after UPDATES, so that the same seed gives the same plan, or at the deadline.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,65 +26,22 @@ from typing import Final
 
 import numpy as np
 
-from automap.placement.baselines import heft, memory
 from automap.placement.dataflow import NOBODY
 from automap.placement.prices import price_all
 from automap.placement.search import Placed, Search
 from automap.placement.tasks import PlacementProblem
 from automap.placement.timeline import Machine, Step
-from automap.search.torch_needed import need_torch
 from hlo_tools.analyses.phases import Phase
 from rl.sequences import ReinforceConfig, SequenceTask
 
 
 UPDATES: Final = 400
+"""Of a run, in which the same seed gives the same plan."""
 CHANCE: Final = 0.9
 # Shapes of an element: so many arrays, so many numbers of each.
 _ARRAYS, _NUMBERS = 2, 4
 PAPERS: Final = ReinforceConfig(hidden=32, learning_rate=3e-3)
 FROM_HEFT: Final = ReinforceConfig(hidden=32, learning_rate=3e-3, is_aligned=True)
-
-
-def colocrl(search: Search) -> Placed:
-    """The best placement that the paper's policy draws while it learns."""
-    return learnt(search, PAPERS, prior=None)
-
-
-def colocrl_from_heft(search: Search) -> Placed:
-    """The best that a policy draws that begins at `start`; never worse than that."""
-    known = start(search)
-    return min(known, learnt(search, FROM_HEFT, prior=known), key=lambda p: p.rank)
-
-
-def start(search: Search) -> Placed:
-    """HEFT's placement, or where that does not fit that of `memory`."""
-    placed = heft(search)
-    return placed if placed.fits else memory(search)
-
-
-def learnt(
-    search: Search, config: ReinforceConfig, prior: Placed | None, updates: int = UPDATES
-) -> Placed:
-    """The best placement of a run; the best single device where nothing that it drew fits.
-
-    Raises `InputError` without torch.
-    """
-    need_torch()
-    from rl.reinforce import Reinforce  # torch loads here
-
-    game = placement_game(search, branch_groups(search.simulator.problem), prior)
-    run = Reinforce(game.task, game.score, config, search.seed)
-    run.run(updates, lambda: search.deadline.is_over)
-    search.priced += run.store.updates * config.samples
-    best, cost = run.store.best
-    if math.isinf(cost):
-        count = search.simulator.problem.n_operators
-        return min((search.place([d] * count) for d in range(search.n_devices)), key=_rank)
-    return search.place(best[game.score.group].tolist())
-
-
-def _rank(placed: Placed) -> tuple[float, float]:
-    return placed.rank
 
 
 @dataclass(frozen=True)

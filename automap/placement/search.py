@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,15 @@ class Placed:
         return self.overflow, self.seconds
 
 
+class Progress(NamedTuple):
+    """How far a strategy is: what it does, `done` of how many, its best step so far (inf: none)."""
+
+    what: str
+    done: int
+    of: int
+    best_seconds: float
+
+
 class Moves(NamedTuple):
     """What a search may change: the layer of each operator, `layers` [operators]; the choices that
     each has, `able` [operators, choices], as a list option[first[o] : first[o + 1]].
@@ -48,12 +58,21 @@ class Moves(NamedTuple):
 
 @dataclass
 class Search:
-    """What a strategy works with: a simulator, a seed, an end; `priced` counts the work."""
+    """What a strategy works with: a simulator, a seed, an end; `priced` counts the work.
+
+    `on_progress` hears how far it is. What is learnt is kept in `folder`, and a run that is there
+    goes on; None keeps nothing. `measure` gives the seconds of a step on devices that are there;
+    None without them. `notes` is what the strategy has to say of its result.
+    """
 
     simulator: Simulator
     seed: int = 0
     deadline: Deadline = field(default_factory=Deadline.never)
     priced: int = 0
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    folder: Path | None = None
+    measure: Callable[[Placed], float] | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def n_devices(self) -> int:

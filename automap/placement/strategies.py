@@ -9,13 +9,15 @@ mcmc        FlexFlow's search (Jia et al. 2019, section 6.2): a Metropolis walk 
 
             and at the end a descent: single operators and layers are moved as long as that helps,
             so that the result is a local optimum                     -> in: `_walk`, `_improve`
-exact       every placement that a bound does not exclude, for small graphs. With some operators
+exact       every placement that a bound does not exclude, for small graphs; where that is not done
+            in half of the time, the better of what it found and of mcmc. With some operators
             decided, a step takes as long as the busiest device, as all work over all devices, and
             as the longest way through the tasks                      -> in: `_least_seconds`
-auto        the best of the baselines and of mcmc; exact where placements are few
+auto        the best of the baselines and of mcmc, with its gap to that bound; exact where
+            placements are few
 
 Those without a search are in `automap.placement.baselines`, those that learn in
-`automap.placement.colocrl`.
+`automap.placement.policies`.
 
 A search is bounded by work: proposals, or placements priced. It begins with the baselines, so it is
 never worse than the best of them.
@@ -28,11 +30,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from automap.errors import InputError
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.placement.baselines import data_parallel, expert, heft, m_sct, memory, single
 from automap.placement.prices import price
-from automap.placement.search import Moves, Placed, Search, Strategy
+from automap.placement.search import Moves, Placed, Progress, Search, Strategy
 from automap.placement.timeline import Machine, Step, longest_part, task_seconds
 
 
@@ -46,6 +47,8 @@ MOST_PROPOSALS: Final = 20_000
 # Of exact: placements that are priced, at most, and for auto.
 MOST_PRICED: Final = 2_000_000
 FEW_PLACEMENTS: Final = 5_000
+# Of exact: of its time, before it walks.
+_PROOFS_SHARE: Final = 0.5
 # Proposals between two looks at the clock.
 _CHUNK: Final = 250
 
@@ -54,7 +57,9 @@ def mcmc(search: Search) -> Placed:
     """Walks from the baselines, and a descent from the best of each."""
     starts = [baseline(search) for baseline in BASELINES.values()]
     results = list(starts)
-    for number, start in enumerate(starts):
+    for number, (name, start) in enumerate(zip(BASELINES, starts, strict=True)):
+        best = min((p.seconds for p in results if p.fits), default=math.inf)
+        search.on_progress(Progress(f"walk from {name}", number, len(starts), best))
         if start.device not in (other.device for other in starts[:number]):
             results.append(descended(search, walked(search, start, search.seed + number)))
     return min(results, key=lambda p: p.rank)
@@ -102,31 +107,30 @@ def descended(search: Search, start: Placed, able: np.ndarray | None = None) -> 
 
 
 def exact(search: Search) -> Placed:
-    """The proven best placement; where time ends first, the best so far with its gap to a bound.
-    Raises `InputError` for a graph that has too many.
+    """The proven best placement; where half of the time or MOST_PRICED placements end first, the
+    better of the best so far and of `mcmc`, with its gap to a bound.
     """
     start = min((baseline(search) for baseline in BASELINES.values()), key=lambda p: p.rank)
-    best, simulator = np.array(start.device, np.int64), search.simulator
-    step, machine, moves = simulator.step, simulator.machine, search.moves
+    best, until = np.array(start.device, np.int64), search.deadline.share(_PROOFS_SHARE)
+    step, machine, moves = search.simulator.step, search.simulator.machine, search.moves
     energy = _energies(start)
     bounds = _bounds(step, machine, moves)
     chosen, option = np.zeros(len(best), np.int64), np.full(len(best), -1, np.int64)
     place, all_priced = 0, 0
-    while place >= 0 and all_priced <= MOST_PRICED and not search.deadline.is_over:
+    while place >= 0 and all_priced <= MOST_PRICED and not until.is_over:
         place, priced = _enumerate(
             step, machine, moves, bounds, best, energy, chosen, option, place, _CHUNK
         )
         all_priced += priced
     search.priced += all_priced
-    if place >= 0 and not search.deadline.is_over:
-        raise InputError(
-            f"--strategy exact: {simulator.problem.n_operators} operators on {search.n_devices} "
-            f"devices are more than {MOST_PRICED:,} placements; allowed: smaller graphs, or "
-            "--strategy mcmc"
-        )
     placed = search.place(best.tolist())
     if place < 0:
         return replace(placed, gap=0.0)
+    return _bounded(search, min(placed, mcmc(search), key=lambda p: p.rank))
+
+
+def _bounded(search: Search, placed: Placed) -> Placed:
+    """A placement with its gap to what none is faster than."""
     least = least_seconds(search)
     is_bounded = placed.fits and least > 0.0
     return replace(placed, gap=max(placed.seconds / least - 1.0, 0.0) if is_bounded else None)
@@ -139,9 +143,13 @@ def least_seconds(search: Search) -> float:
 
 
 def auto(search: Search) -> Placed:
-    """Exact where placements are few, else the best of mcmc, which begins with the baselines."""
+    """Exact where placements are few, else the best of mcmc, which begins with the baselines, with
+    its gap to a bound.
+    """
     options = np.maximum(search.moves.able.sum(axis=1), 1)
-    return (exact if np.log(options).sum() <= math.log(FEW_PLACEMENTS) else mcmc)(search)
+    if np.log(options).sum() <= math.log(FEW_PLACEMENTS):
+        return exact(search)
+    return _bounded(search, mcmc(search))
 
 
 BASELINES: Final[Mapping[str, Strategy]] = {

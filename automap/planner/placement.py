@@ -4,16 +4,20 @@ workload, machine -> operators, tasks and tensors (`automap.placement`) -> a str
 of a plan. A machine is any topology, or a graph of devices that may differ.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 import math
+from pathlib import Path
 import time
 
+import jax
 import numpy as np
 
 from automap.backends import backend_for, version_warnings
 from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
+from automap.pipeline.search import PipelineProgress
 from automap.placement import BASELINES, PLACEMENT_STRATEGIES, Placed, Search
 from automap.placement.dataflow import NOBODY, step_dataflow
 from automap.placement.operators import step_operators
@@ -34,8 +38,10 @@ from automap.plan.placement import (
 from automap.plan.record import MeshRecord, PlanRecord, SearchRecord
 from automap.planner.pipeline_records import AXIS, bubble
 from automap.planner.records import whole_leaves, workload_record
+from automap.program.contained import contained
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
+from automap.runtime.placement import measured_seconds
 from automap.topology import Graph, Topology, topology_graph
 from hlo_tools.analyses.roles import Role
 from hlo_tools.collector import collector_paused
@@ -46,9 +52,14 @@ _PHASES: tuple[TaskPhase, ...] = ("forward", "backward", "update")
 
 
 def plan_placement(
-    workload: Workload, machine: Topology | Graph, options: Options, deadline: Deadline
+    workload: Workload,
+    machine: Topology | Graph,
+    options: Options,
+    deadline: Deadline,
+    on_stages: Callable[[PipelineProgress], None] = lambda progress: None,
+    folder: Path | None = None,
 ) -> PlanRecord:
-    """The best placement found by the deadline.
+    """The best placement found by the deadline; what a strategy learns is kept in the folder.
 
     Raises `InfeasiblePlanError` if none fits, `InputError` for `exact` on a graph that is too
     large and for a step with shardings of its own, and `TopologyError` for a machine of too many
@@ -65,22 +76,16 @@ def plan_placement(
     splits = problem_splits(problem, graph.platform, graph.device_count, options.profile)
     machine_arrays = placed_machine(graph, options.memory_limit_bytes, splits.forms)
     simulator = Simulator(problem, machine_arrays, splits)
-    search = Search(simulator, options.seed, deadline)
+    search = Search(simulator, options.seed, deadline, folder=folder)
+    search.on_progress = lambda progress: on_stages(PipelineProgress(*progress))
+    if workload.call is not None:
+        search.measure = lambda placed: _measured(workload, machine, simulator, placed)
     best = PLACEMENT_STRATEGIES[options.strategy](search)
     outcome = simulator.run(best.device)
     if outcome.too_full is not None:
         raise _too_full(problem, graph, simulator, best, outcome)
-    predicted = _predicted(simulator, best, outcome)
-    return PlanRecord(
-        workload=workload_record(workload),
-        topology=machine.to_dict(),
-        mesh=MeshRecord(axes=((AXIS, graph.device_count),)),
-        inputs=whole_leaves(workload, "inputs"),
-        outputs=whole_leaves(workload, "outputs"),
-        placement=_record(
-            simulator, graph, best, outcome, has_sites=workload.reemitter is not None
-        ),
-        predicted=predicted,
+    return replace(
+        _placed_plan(workload, machine, simulator, best, outcome),
         presets=tuple(_baselines(search)),
         search=SearchRecord(
             strategy=options.strategy,
@@ -92,10 +97,54 @@ def plan_placement(
         ),
         warnings=(
             *((f"{deadline.why_over}; the search had not ended",) if deadline.is_over else ()),
+            *search.notes,
             *workload.problem.warnings,
             *version_warnings(backend_for(graph.platform)),
         ),
     )
+
+
+def _placed_plan(
+    workload: Workload,
+    machine: Topology | Graph,
+    simulator: Simulator,
+    placed: Placed,
+    outcome: Outcome,
+) -> PlanRecord:
+    """The plan of one placement, which says nothing of how it was found."""
+    graph = machine if isinstance(machine, Graph) else topology_graph(machine)
+    has_sites = workload.reemitter is not None
+    return PlanRecord(
+        workload=workload_record(workload),
+        topology=machine.to_dict(),
+        mesh=MeshRecord(axes=((AXIS, graph.device_count),)),
+        inputs=whole_leaves(workload, "inputs"),
+        outputs=whole_leaves(workload, "outputs"),
+        placement=_record(simulator, graph, placed, outcome, has_sites=has_sites),
+        predicted=_predicted(simulator, placed, outcome),
+        search=SearchRecord(strategy="single", seconds=0.0, evaluations=0, seed=0, gap=None),
+    )
+
+
+def _measured(
+    workload: Workload, machine: Topology | Graph, simulator: Simulator, placed: Placed
+) -> float:
+    """Seconds of a step on devices that are there. Raises `InputError` where there are too few."""
+    count, platform = len(simulator.machine.kind), machine.platform
+    try:
+        devices = jax.devices(platform)
+    except RuntimeError:
+        devices = []
+    if len(devices) < count:
+        raise InputError(
+            f"strategy colocrl-measured runs the step on this machine's devices: got "
+            f"{len(devices)} of {platform}, the topology has {count}; give --topology local, or "
+            "strategy colocrl, whose rewards are simulated"
+        )
+    assert workload.call is not None  # noqa: S101 - `plan_placement` has looked
+    plan = _placed_plan(workload, machine, simulator, placed, simulator.run(placed.device))
+    with contained():
+        return measured_seconds(plan, workload.call, devices[:count])
 
 
 def _whole(n_bytes: float | None) -> int | None:

@@ -16,6 +16,7 @@ hybrid                                                                   -> in: 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from automap.config import Options
@@ -68,12 +69,14 @@ def plan_workload(
     on_progress: Callable[[SearchContext], None] = lambda context: None,
     on_stages: Callable[["PipelineProgress"], None] = lambda progress: None,
     deadline: Deadline | None = None,
+    folder: Path | None = None,
 ) -> PlanRecord:
     """The best plan found by the deadline, if None by the end of the options' budget, which begins
-    now. A machine that is a graph is for operators on devices of their own.
+    now. A machine that is a graph is for operators on devices of their own; what is learnt of
+    placements is kept in the folder, and goes on from there.
 
     `on_progress` is called with every better candidate of the sharding space, `on_stages` with
-    every choice of stages, microbatches and schedule.
+    every choice of stages, microbatches and schedule, and with what a search of placements does.
 
     Raises `InfeasiblePlanError` if nothing fits, `InputError` or `TopologyError` for bad options.
     """
@@ -86,7 +89,7 @@ def plan_workload(
             # Its simulation is compiled.
             from automap.planner.placement import plan_placement
 
-            return plan_placement(workload, machine, options, until)
+            return plan_placement(workload, machine, options, until, on_stages, folder)
         topology = regular(machine)
         if options.space == "streams":
             # As for pipelines: its solvers are compiled.

@@ -7,6 +7,8 @@ several.
                                   not there
 `automap.runtime.pipeline`        running a pipeline plan: a step in microbatches, divided in
                                   programs for stages on devices of their own
+`automap.runtime.placement`       running a placement plan: operators' tasks as programs on devices
+                                  of their own, and the seconds of such a step
 `automap.runtime.planned_calls`   the calls of a step under a plan: which calls the plan is
                                   for, and the program of each kind
 `automap.runtime.run`             running a plan: shardings on inputs and outputs, constraints

@@ -78,6 +78,13 @@ class TracedCall:
         """The call with other arrays, or `jax.ShapeDtypeStruct`s, for its leaves. Raises
         `InputError` as `trace_call`.
         """
+        # A trace anew: shapes may decide what the step does.
+        return trace_call(self.function, *self.arguments(arrays))
+
+    def arguments(self, arrays: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments of the function, with these leaves and the call's
+        static ones.
+        """
         traced, named = jax.tree.unflatten(self.tree, arrays)
         positional = {
             **dict(zip(self.positions, traced, strict=True)),
@@ -85,8 +92,7 @@ class TracedCall:
         }
         fixed = {key: value for key, value in self.static.items() if isinstance(key, str)}
         args = [value for _, value in sorted(positional.items(), key=lambda item: item[0])]
-        # A trace anew: shapes may decide what the step does.
-        return trace_call(self.function, args, {**named, **fixed})
+        return args, {**named, **fixed}
 
     @cached_property
     def tree(self) -> Any:

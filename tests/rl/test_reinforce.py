@@ -43,12 +43,12 @@ def run(
 
 def test_the_known_best_sequence_is_learnt_and_not_without_learning(tmp_path):
     log = CsvLog(tmp_path / "log.csv", row_type=SequenceRow)
-    learner = run(log=log, log_every=50)
-    learner.run(200)
+    learner = run()
+    learner.run(200, log=log, log_every=50)
     best, cost = learner.store.best
     assert (best == WANTED).all()
     assert cost == 0.0
-    off = run(config=replace(CONFIG, learning_rate=None), log_every=1_000)
+    off = run(config=replace(CONFIG, learning_rate=None))
     off.run(60)
     with (tmp_path / "log.csv").open() as file:
         rows = list(csv.DictReader(file))

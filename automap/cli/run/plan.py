@@ -108,6 +108,7 @@ def _plan(
             topology,
             on_progress=progress.update,
             on_stages=progress.update_stages,
+            folder=near_limit.cache_folder,
         )
 
         if confirmation is None and refinement is None:

@@ -14,7 +14,9 @@ else the step returns is sent to one device of each process.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from statistics import mean
+import time
+from typing import Any, Final
 
 import jax
 from jax import numpy as jnp
@@ -39,7 +41,11 @@ from automap.runtime.processes import (
 from automap.runtime.transfer import send
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
-from automap.step.step import Step
+from automap.step.step import Step, as_step
+
+
+MEASURED_STEPS: Final = 10
+"""Of a placement, of which the first compiles and is left out, as ColocRL has it."""
 
 
 class PlacedStep(StepUnderPlan[PlacedPrograms]):
@@ -154,3 +160,33 @@ class PlacedStep(StepUnderPlan[PlacedPrograms]):
             everywhere, state = one_device_each(self._devices), program.call.state
             results = [x if n in state else send(x, everywhere) for n, x in enumerate(results)]
         return jax.tree.unflatten(jax.tree.structure(program.call.result), results)
+
+
+def measured_seconds(plan: PlanRecord, call: TracedCall, devices: Sequence[Any]) -> float:
+    """The mean seconds of a planned step on real devices, each from the state of the one before.
+
+    Leaves of the call that are shapes get numbers of no meaning: time alone is looked at.
+    """
+    run = PlacedStep(plan, as_step(call.function), devices, is_own=True)
+    leaves = [_value(x) for x in jax.tree.leaves(call.args)]
+    seconds = []
+    for _ in range(MEASURED_STEPS):
+        args, kwargs = call.arguments(leaves)
+        begin = time.perf_counter()
+        results = jax.tree.leaves(jax.block_until_ready(run(*args, **kwargs)))
+        seconds.append(time.perf_counter() - begin)
+        for output, number in call.state.items():
+            leaves[number] = results[output]
+    return mean(seconds[1:])
+
+
+def _value(leaf: Any) -> Any:
+    """An array that the step may have and donate."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return jnp.copy(leaf) if isinstance(leaf, jax.Array) else leaf
+    # Small, so that nothing overflows; zeros for keys and for integers, which are indices of any
+    # table.
+    is_number = jnp.issubdtype(leaf.dtype, jnp.inexact)
+    return (
+        jnp.full(leaf.shape, 0.01, leaf.dtype) if is_number else jnp.zeros(leaf.shape, leaf.dtype)
+    )

@@ -1,5 +1,6 @@
 """ColocRL: its groups on graphs of known groups, its score, and what it finds on small problems."""
 
+import csv
 from dataclasses import replace
 from itertools import product
 import math
@@ -8,17 +9,20 @@ import pickle
 import numpy as np
 import pytest
 
+from automap.deadline import Clock, Deadline
+from automap.errors import CacheWarning, InputError
 from automap.placement.baselines import heft
 from automap.placement.colocrl import (
     FROM_HEFT,
     PAPERS,
     branch_groups,
-    learnt,
     merged_groups,
     placement_game,
     step_groups,
 )
-from automap.placement.search import Search
+from automap.placement.measured import colocrl_measured
+from automap.placement.policies import learnt
+from automap.placement.search import Placed, Progress, Search
 from automap.placement.simulation import Simulator, placed_machine
 from automap.topology import get_graph
 from models.stepwise import nmt_stepwise_tiny, rnnlm_stepwise_tiny
@@ -108,3 +112,110 @@ def test_where_nothing_that_was_drawn_fits_it_says_so():
     pytest.importorskip("torch")
     placed = learnt(layers_search(memory_limit_bytes=1.0), replace(PAPERS, hidden=4), None, 2)
     assert not placed.fits
+
+
+def test_a_run_that_was_ended_goes_on_as_one_that_was_not(tmp_path):
+    pytest.importorskip("torch")
+    small = replace(PAPERS, hidden=8)
+    whole = learnt(layers_search(), small, None, updates=30)
+    for updates in (7, 15, 30):
+        search = layers_search()
+        search.folder = tmp_path / "kept"
+        placed = learnt(search, small, None, updates)
+    assert placed == whole
+    # Of the 30 updates half were done before.
+    assert 15 * small.samples < search.priced < 20 * small.samples
+    (metrics,) = search.folder.glob("*.csv")
+    with metrics.open() as file:
+        assert [row["steps"] for row in csv.DictReader(file)] == ["10", "20", "30"]
+    # Another seed, or less memory, is another run.
+    for other in (layers_search(seed=1), layers_search(memory_limit_bytes=1e9)):
+        other.folder = search.folder
+        learnt(other, small, None, 1)
+    assert len([*search.folder.glob("*.safetensors")]) == 3
+
+
+def test_what_was_learnt_and_cannot_be_read_is_learnt_again(tmp_path):
+    pytest.importorskip("torch")
+    small, search = replace(PAPERS, hidden=8), layers_search()
+    search.folder = tmp_path
+    placed = learnt(search, small, None, 12)
+    (file,) = tmp_path.glob("*.safetensors")
+    file.write_bytes(b"no checkpoint")
+    again = layers_search()
+    again.folder = tmp_path
+    assert learnt(again, small, None, 12) == placed
+    assert again.priced >= 12 * small.samples
+    taken = layers_search()
+    taken.folder = file
+    with pytest.warns(CacheWarning, match="what is learnt is not kept"):
+        assert learnt(taken, small, None, 12) == placed
+
+
+def test_progress_is_told_and_an_end_before_the_updates_is_noted(tmp_path):
+    pytest.importorskip("torch")
+    search, told = layers_search(), list[Progress]()
+    search.folder, search.on_progress = tmp_path, told.append
+    clock = Clock(processor_seconds=lambda: float(len(told)), wall_seconds=lambda: 0.0)
+    search.deadline = Deadline.after(5.0, clock)
+    learnt(search, replace(PAPERS, hidden=8), None, 50)
+    assert [each.done for each in told] == [0, 1, 2, 3, 4]
+    assert all(each.of == 50 for each in told)
+    assert told[-1].best_seconds < math.inf
+    assert search.notes == [
+        "4 of 50 updates are done and kept; the same command goes on from there"
+    ]
+
+
+def measured_search(measured: list[tuple[int, ...]], folder=None) -> Search:
+    """Where the step takes a second more for each operator that is not on device 2."""
+
+    def measure(placed: Placed) -> float:
+        measured.append(placed.device)
+        return 1.0 + sum(device != 2 for device in placed.device)
+
+    search = layers_search()
+    search.measure, search.folder = measure, folder
+    return search
+
+
+def test_measured_seconds_decide_and_are_measured_once(tmp_path):
+    pytest.importorskip("torch")
+    measured: list[tuple[int, ...]] = []
+    search = measured_search(measured, tmp_path)
+    config = replace(PAPERS, hidden=8)
+    # Simulated it is not the best.
+    assert colocrl_measured(search, config, 10).device == (2, 2)
+    assert heft(search).device != (2, 2)
+    *once, a, b, c = measured
+    # Three devices for a group of both operators, and a baseline that parts them.
+    assert sorted(once) == [(0, 0), (1, 1), (1, 2), (2, 2)]
+    # The finalists again.
+    assert (2, 2) in {a, b, c}
+    assert "measured: 1000.000 ms a step" in search.notes[-1]
+    again: list[tuple[int, ...]] = []
+    assert colocrl_measured(measured_search(again, tmp_path), config, 20).device == (2, 2)
+    assert len(again) == 3
+    (kept,) = tmp_path.glob("*.json")
+    kept.write_text("[[[0, 7], 0.1], [[0], 0.1]]")
+    assert colocrl_measured(measured_search([], tmp_path), config, 20).device == (2, 2)
+
+
+def test_a_lucky_measurement_does_not_decide():
+    pytest.importorskip("torch")
+    seen = set[tuple[int, ...]]()
+
+    def measure(placed: Placed) -> float:
+        is_first = placed.device not in seen
+        seen.add(placed.device)
+        lucky = 0.1 if is_first and placed.device == (0, 0) else 2.0
+        return 1.0 if placed.device == (1, 1) else lucky
+
+    search = layers_search()
+    search.measure = measure
+    assert colocrl_measured(search, replace(PAPERS, hidden=8), 10).device == (1, 1)
+
+
+def test_a_program_without_a_step_cannot_be_measured():
+    with pytest.raises(InputError, match="got a program without one"):
+        colocrl_measured(layers_search())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from automap.deadline import Deadline
-from automap.placement import BASELINES, PLACEMENT_STRATEGIES
+from automap.placement import BASELINES, PLACEMENT_STRATEGIES, strategies
 from automap.placement.baselines import layer_parts
 from automap.placement.search import Search
 from automap.placement.simulation import Simulator, placed_machine
@@ -79,3 +79,15 @@ def test_a_placement_that_fits_is_preferred() -> None:
     search = Search(Simulator(problem, machine))
     assert not PLACEMENT_STRATEGIES["single"](search).fits
     assert PLACEMENT_STRATEGIES["mcmc"](search).fits
+
+
+def test_exact_that_does_not_end_walks_and_auto_says_its_gap(monkeypatch):
+    monkeypatch.setattr(strategies, "MOST_PRICED", -1)
+    monkeypatch.setattr(strategies, "FEW_PLACEMENTS", 1)
+    search = _search(0)
+    walked = PLACEMENT_STRATEGIES["mcmc"](search)
+    gap = walked.seconds / least_seconds(search) - 1.0
+    for name in ("exact", "auto"):
+        placed = PLACEMENT_STRATEGIES[name](search)
+        assert placed.rank <= walked.rank
+        assert placed.gap == pytest.approx(gap)

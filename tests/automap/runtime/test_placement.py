@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import automap
-from automap.errors import PlanError
+from automap.errors import InputError, PlanError
 from automap.placement import PLACEMENT_STRATEGIES, Placed, Search, Strategy
 from models import inception, lenet, moe, nmt, rnnlm
 
@@ -186,6 +186,17 @@ def test_the_decorator_runs_operators_in_parts(drawn: Callable[[int], str]) -> N
         assert operator is not None
         devices = plan.placement.operators[operator].devices
         assert mine[name].devices() == {jax.devices()[number] for number in devices}
+
+
+def test_rewards_are_measured_on_the_devices_there_are() -> None:
+    pytest.importorskip("torch")
+    step, args = lenet.lenet_tiny()
+    options: Any = {"space": "placement", "strategy": "colocrl-measured", "budget": 2.0}
+    plan = automap.plan(step, args, topology="cpu:2", **options)
+    assert any(text.startswith("measured: ") for text in plan.warnings)
+    assert plan.placement is not None
+    with pytest.raises(InputError, match="got 8 of cpu, the topology has 9"):
+        automap.plan(step, args, topology="cpu:9", **options)
 
 
 def test_programs_that_would_wait_in_a_circle_are_refused_with_the_operators() -> None:
