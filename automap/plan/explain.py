@@ -236,7 +236,7 @@ def decision_text(row: DecisionRecord) -> str:
     """`compute batch: split over data; covers 2 leaves`."""
     verb = "split" if row.level is None else _STORED[row.level]
     where = f"{verb} over {'+'.join(row.axes)}" if row.axes else "whole on every device"
-    covered = number_text(len(row.covers), "leaf", "leaves")
+    covered = number_text(len(row.covers), "leaf", "leaves") if row.covers else "no input"
     return f"{row.kind} {row.group}: {where}; covers {covered}"
 
 

@@ -65,7 +65,8 @@ class Decisions:
                 self._holders(class_per_dim, {group_class}),
                 self._axes_with({group_class}),
             )
-            if holders and axes:
+            # The batch of a step that reshapes it to microbatches is no dimension of an input.
+            if axes and (holders or group_class == problem.batch_class):
                 yield DecisionRecord(
                     group=class_label(self.context, group_class),
                     kind="compute",

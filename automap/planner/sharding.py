@@ -26,8 +26,9 @@ from automap.quantities import bytes_text
 from automap.search import Objective, OutOfBudget, SearchContext, get_strategy
 from automap.search.pinned import Pinned
 from automap.search.presets import preset_points, price_presets
-from automap.space.batches import undivided_batch
+from automap.space.batches import undivided_batch, whole_inputs
 from automap.space.pins import Pin, meshes_that_divide, parse_pins, with_pins
+from automap.space.point import Point
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.step.user_mesh import UserMesh
@@ -115,8 +116,19 @@ def find(
             *warnings,
             *context.notes,
             *undivided_batch(workload.problem, topology.device_count),
+            *whole_inputs(
+                context.space.problem,
+                _split(context.space, context.best.point),
+                setup.workload.ends.inputs,
+            ),
         ),
     )
+
+
+def _split(space: Space, point: Point) -> set[int]:
+    """The classes that a point splits over several devices."""
+    mesh, classes = point.mesh, space.split_classes(point).classes
+    return {c for size, on_axis in zip(mesh.sizes, classes) if size > 1 for c in on_axis}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ How much the batch holds: its examples                                      -> i
 and the positions of its longest sequence of integers                       -> in: `batch_tokens`
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 import math
 from typing import Final
@@ -87,18 +88,57 @@ def batch_size(problem: Problem) -> int:
     batch = problem.batch_class
     if batch is None:
         return 0
-    each, values = int(problem.limits[batch]), problem.graph.values
-    whole, folded = set(), set()
-    for v, role in zip(problem.graph.inputs, problem.roles, strict=True):
-        if role is not Role.BATCH or not values[v].dims:
-            continue
-        size, leading = values[v].dims[0], problem.compute_classes(v)[0]
-        if leading == batch:
-            whole.add(size)
-        # Of [64] as [4, 16] only the 4 are linked with the input.
-        elif leading in problem.loop_classes and size == each * int(problem.limits[leading]):
-            folded.add(size)
-    return min(whole or folded, default=each)
+    values = problem.graph.values
+    whole = {
+        values[v].dims[0]
+        for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
+        if role is Role.BATCH and problem.compute_classes(v)[:1] == (batch,)
+    }
+    folded = {values[problem.graph.inputs[i]].dims[0] for i in _folded_inputs(problem, batch)}
+    return min(whole or folded, default=int(problem.limits[batch]))
+
+
+def _folded_inputs(problem: Problem, batch: int) -> list[int]:
+    """Positions of the batch inputs that a step reshapes to microbatches and goes through in a
+    loop: of [64] as [4, 16] only the 4 are linked with the input.
+    """
+    inputs = zip(problem.graph.inputs, problem.roles, strict=True)
+    return [
+        i
+        for i, (v, role) in enumerate(inputs)
+        if role is Role.BATCH
+        and (dims := problem.graph.values[v].dims)
+        and (leading := problem.compute_classes(v)[0]) in problem.loop_classes
+        and dims[0] == int(problem.limits[leading]) * int(problem.limits[batch])
+    ]
+
+
+def whole_inputs(
+    problem: Problem, split: Collection[int], imposed: Collection[int]
+) -> tuple[str, ...]:
+    """That batch inputs lie whole on every device under a plan that splits the classes `split`, as
+    no part of such an input is a part of each microbatch, and how to write it. The user says where
+    the inputs `imposed` lie.
+    """
+    batch = problem.batch_class
+    if batch is None or batch not in split:
+        return ()
+    whole = [
+        i
+        for i in _folded_inputs(problem, batch)
+        if i not in imposed and problem.compute_classes(problem.graph.inputs[i])[0] not in split
+    ]
+    if not whole:
+        return ()
+    first, each = whole[0], int(problem.limits[batch])
+    count = problem.graph.values[problem.graph.inputs[first]].dims[0] // each
+    more = f" and {len(whole) - 1} more" if len(whole) > 1 else ""
+    return (
+        f"{problem.paths[first]}{more}: whole on every device, as it is reshaped to {count:,} "
+        f"microbatches of {each:,} samples that follow each other; "
+        f"x.reshape({each}, {count}, ...).swapaxes(0, 1) in place of x.reshape({count}, {each}, "
+        "...) takes microbatches of other samples, and lets it be split",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import automap
 from automap.space.batches import batch_size
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -35,6 +36,39 @@ def test_the_batch_of_gradient_accumulation_is_that_of_a_microbatch():
     assert parallel.compute == ((problem.batch_class,),)
     # All samples of a step count, not those of one microbatch.
     assert batch_size(problem) == 64
+
+
+def _whole_inputs(pins, *, is_apart):
+    """(the warnings of inputs that are whole, the spec of the batch) of gradients accumulated over
+    microbatches of samples that are apart or follow each other.
+    """
+
+    def step(w, x):
+        def add(total, micro):
+            return total + jax.grad(lambda w: (jnp.tanh(micro @ w) ** 2).mean())(w), None
+
+        apart = x.reshape(-1, 4, 128).swapaxes(0, 1)
+        micros = apart if is_apart else x.reshape(4, -1, 128)
+        return w - jax.lax.scan(add, jnp.zeros_like(w), micros)[0]
+
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((128, 128), (65536, 128))]
+    plan = automap.plan(
+        step, tuple(shapes), topology="v5e:2x4", preset="data-parallel", pin=pins, mesh="data=8"
+    )
+    (batch,) = [row for row in plan.decisions if row.group == "batch"]
+    assert batch.axes == ("data",)
+    return [w for w in plan.warnings if "whole on every device" in w], plan.inputs[1].spec
+
+
+def test_a_batch_that_is_whole_as_it_is_reshaped_to_microbatches_is_told_how_to_be_split():
+    (told,), spec = _whole_inputs((), is_apart=False)
+    assert spec == (None, None)
+    assert told.startswith("[1]: whole on every device, as it is reshaped to 4 microbatches of 16,")
+    assert "x.reshape(16384, 4, ...).swapaxes(0, 1) in place of x.reshape(4, 16384, ...)" in told
+    # What is recommended does it.
+    assert _whole_inputs((), is_apart=True) == ([], (("data",), None))
+    # Who says where it lies is not told that it is whole.
+    assert _whole_inputs(("[1]=data,null",), is_apart=False) == ([], (("data",), None))
 
 
 @pytest.mark.parametrize("labels", ["of sequences", "of times", "none"])
