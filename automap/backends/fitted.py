@@ -70,6 +70,9 @@ class TileNumbers:
     group_gradient_share: float
     group_tile_parts: int
     fast_fill_bytes: int
+    fourier_longest_pass: int
+    fourier_pass_bytes: float
+    fourier_turn_bytes: float
     ring_element_bytes: float
     ring_kernels: float
     ring_flops_per_byte: float

@@ -6,6 +6,7 @@ from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu.few_rows import FewRowsEffect
+from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
@@ -17,7 +18,7 @@ LIBTPU: Final = FittedFile(
     folder="xla_tpu", file="libtpu_0_0_51.toml", package="libtpu", version="0.0.51"
 )
 
-EFFECTS: Final = (RowLayoutEffect(), FewRowsEffect())
+EFFECTS: Final = (RowLayoutEffect(), FewRowsEffect(), FourierEffect())
 
 XLA_TPU: Final = Backend(
     name="xla_tpu",

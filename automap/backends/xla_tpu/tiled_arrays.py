@@ -18,6 +18,8 @@ Operations need memory beside their operands and results                      ->
                     is no operand yet, the places of a stable sort, is written first
     cumulative      a window over all of a dimension is computed in blocks of 128: the sums within
                     blocks are an array as large as the result, in another order
+    transforms      a Fourier transform holds two complex arrays of its whole length: what it is
+                    given and makes is among them, where that is complex and the step's own
     look-ups        an input that rows are looked up in or added to is copied by rows, if its
                     compact order is another one; the copy serves all that reads it later
     scatters        what they add is copied by rows while they do
@@ -27,6 +29,7 @@ Seen in programs of libtpu 0.0.51 for v5e, of steps of the first half of `script
 """
 
 from collections.abc import Callable, Iterator, Mapping
+import math
 from typing import Final
 
 import numpy as np
@@ -40,6 +43,7 @@ from hlo_tools.opcodes import (
     CUSTOM_CALL,
     DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
+    FFT,
     GATHER,
     SCATTER,
     SORT,
@@ -49,6 +53,8 @@ from hlo_tools.opcodes import (
 
 # Numbers of 32 bits, whatever is sorted.
 _PLACE_BYTES: Final = 4
+_COMPLEX_BYTES: Final = 8
+_COMPLEX: Final = frozenset({"c64", "c128"})
 # So many of the greatest are found without sorting, in registers.
 _MOST_IN_REGISTERS: Final = 16
 _LEAST_IN_ROW: Final = 128
@@ -229,6 +235,19 @@ def _window(graph: Graph, index: int, op: Op) -> list[Scratch]:
     return [Scratch(index, index, value, item_bytes(graph, value))]
 
 
+def _fourier(graph: Graph, index: int, op: Op) -> list[Scratch]:
+    operand, result = op.inputs[0], op.outputs[0]
+    # Of transforms of real numbers one side has half of the complex ones.
+    whole = max(operand, result, key=lambda v: math.prod(graph.values[v].dims))
+    n_bytes = 2 * _COMPLEX_BYTES * math.prod(graph.values[whole].dims)
+    if graph.values[operand].producer >= 0 and graph.values[operand].dtype in _COMPLEX:
+        n_bytes -= graph.values[operand].n_bytes
+    if result not in graph.outputs and graph.values[result].dtype in _COMPLEX:
+        n_bytes -= graph.values[result].n_bytes
+    size = n_bytes // math.prod(graph.values[whole].dims)
+    return [Scratch(index, index, whole, size)] if size > 0 else []
+
+
 def _sorted_dim(op: Op) -> int:
     return op.instruction.dimensions[0]
 
@@ -237,4 +256,5 @@ _WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {
     SORT: _sort,
     TOP_K: _top_k,
     "reduce-window": _window,
+    FFT: _fourier,
 }
