@@ -81,9 +81,7 @@ class MeshRecord:
     devices: tuple[int, ...] | None = field(default=None, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
-        """Raise `PlanError` for two axes of one name, a size below one, or devices that are not
-        each there once.
-        """
+        """Raise `PlanError` for axes of one name or no size, and devices not each there once."""
         names = [name for name, _ in self.axes]
         for index, (name, size) in enumerate(self.axes):
             # A spec names axes, so two of one name could not be told apart.
@@ -91,9 +89,11 @@ class MeshRecord:
                 raise refuse(f"axes[{index}][0]", name, f"a name that differs from {names[:index]}")
             if size < 1:
                 raise refuse(f"axes[{index}][1]", size, "an integer >= 1")
-        if self.devices is not None and sorted(self.devices) != list(range(self.device_count)):
+        given = self.devices
+        # No more are listed than are given: a file's mesh may have more than there is memory for.
+        if given is not None and sorted(given) != [*range(self.device_count)[: len(given) + 1]]:
             allowed = f"null, or each device from 0 to {self.device_count - 1} once"
-            raise refuse("devices", list(self.devices), allowed)
+            raise refuse("devices", list(given), allowed)
 
     @property
     def device_count(self) -> int:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from automap.quantities import number_text
-from automap.report.console import table_console
+from automap.report.console import print_table, table_console
 from automap.terminal import printable
 from automap.topology import (
     CatalogueEntry,
@@ -215,12 +215,10 @@ def _cut(lines: Sequence[str]) -> list[tuple[str]]:
 
 
 def _print(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    console = table_console()
-    table = Table(box=SIMPLE_HEAD if console.is_terminal else None, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD if table_console().is_terminal else None, pad_edge=False)
     for head in heads:
-        # An address may be longer than a line.
-        table.add_column(Text(printable(head)), overflow="fold")
+        table.add_column(Text(printable(head)))
     for row in rows:
         # Names such as [HOSTSx]GPUSxh100 are no markup.
         table.add_row(*(Text(printable(cell)) for cell in row))
-    console.print(table)
+    print_table(table)

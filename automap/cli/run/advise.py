@@ -25,7 +25,7 @@ from automap.program.contained import contained
 from automap.program.trace import lower_call
 from automap.progress_bar import Bar
 from automap.quantities import bytes_text, count_text, seconds_text
-from automap.report.console import table_console
+from automap.report.console import print_table
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.terminal import printable, say, say_json
@@ -138,7 +138,7 @@ def _print(advice: Advice) -> None:
     for row in best:
         star = "*" if id(row) in fronts else ""
         table.add_row(*map(Text, _texts(row, star, has_prices=has_prices)))
-    table_console().print(table)
+    print_table(table)
     lines = [
         f"{len(best)} of {len({row.machine for row in advice.rows})} machines fit, each with the "
         "batch that does most; * none is both as fast and as cheap"

@@ -21,7 +21,7 @@ from automap.planner.spaces import Comparison, compare_spaces
 from automap.program import Workload
 from automap.program.trace import lower_call, mesh_of_call, without_own_shardings
 from automap.quantities import count_text
-from automap.report.console import table_console
+from automap.report.console import print_table
 from automap.report.progress import SearchProgress
 from automap.step.call import TracedCall
 from automap.terminal import printable, say_json
@@ -65,7 +65,7 @@ def run(*, as_json: bool, **given: Any) -> None:
         per_second = "-" if rate is None else count_text(rate)
         fits = "yes" if row.fits else "NO"
         table.add_row(Text(printable(row.name)), step, mfu, per_second, peak, fits)
-    table_console().print(table)
+    print_table(table)
     if comparison.advice:
         click.echo(printable(listed("no plan fits; of the smallest:", comparison.advice)))
 

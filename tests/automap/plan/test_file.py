@@ -175,6 +175,16 @@ REFUSALS = {
         r"constraints\[1\]\.spec: got .*model.*; allowed: one sharding for 'dot\.5', which is",
     ),
     "axis": ('["data", 2]', '["data"]', r"mesh\.axes\[0\]: got \['data'\]; .*a list of 2 entries"),
+    "more devices than can be listed": (
+        '["data", 2]',
+        f'["data", {2**62}]',
+        r"mesh\.axes: got .*; allowed: axes whose product is 8",
+    ),
+    "an order of more devices than can be listed": (
+        '["data", 2], ["model", 4]], "devices": null',
+        f'["data", {2**62}], ["model", 4]], "devices": [0, 1]',
+        r"mesh\.devices: got \[0, 1\]; allowed: null, or each device from 0 to",
+    ),
     "spec": ('["model"]', '["modle"]', r"inputs\[0\]\.spec\[1\]\[0\]: unknown axis 'modle'; mesh"),
 }
 

@@ -73,6 +73,17 @@ def test_no_name_is_cut_on_a_terminal_of_eighty_columns():
         assert f"{entry.pattern} " in shown and f" {entry.example} " in shown
 
 
+@pytest.mark.parametrize("columns", [0, 10, 60])
+def test_a_narrow_terminal_cuts_no_cell(columns):
+    compared = ["compare", "tests.steps:mlp", "--topology", "v5e:2x2", "--strategy", "greedy"]
+    env = {"COLUMNS": str(columns)}
+    shown = CliRunner().invoke(main, compared, env=env).stdout
+    # What is too long for its column goes on in the next line of the same row.
+    names = [line.split("\u2502")[1].strip() for line in shown.splitlines() if "\u2502" in line]
+    assert "data-parallel" in "".join(names) and "\u2026" not in shown
+    assert "v5e:4x4" in CliRunner().invoke(main, ["topologies"], env=env).stdout
+
+
 @pytest.mark.parametrize("columns", [60, 90])
 def test_a_table_in_a_pipe_is_as_wide_as_columns_says(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
