@@ -6,6 +6,9 @@ from random import Random
 import pytest
 import tomli_w
 
+
+pytest.importorskip("torch")  # the agents' checkpoints are one of the formats
+
 from tests.fuzz import seeds, worker
 from tests.fuzz.__main__ import Result, page, row, rows_of_page
 from tests.fuzz.formats import FORMATS, one_parser

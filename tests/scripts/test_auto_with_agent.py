@@ -4,6 +4,9 @@ import math
 
 import pytest
 
+
+pytest.importorskip("torch")
+
 from automap.program.trace import trace_step
 from automap.search import OutOfBudget, get_strategy
 from automap.search.agent.play import Player

@@ -4,6 +4,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+
+pytest.importorskip("torch")
+
 from automap.search.exhaustive import size
 from automap.search.moves import moves
 from scripts.enumerate_plans import all_points
