@@ -10,6 +10,8 @@ large        the paper's policy on the large RNNLM, and three other ways to lear
                memory      the policy begins at the placement of `memory`, which fits
 controllers  the same number of updates by 1, 2 and 4 controllers, each in a process of its own
 measured     rewards by seconds of steps on fake CPU devices, as `colocrl-measured` has them
+executed     placements of FlexFlow's figure 11: simulated seconds beside measured ones, on two fake
+             CPU devices of a thread each (--xla_cpu_multi_thread_eigen=false)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +38,9 @@ from automap.runtime.placement import measured_seconds
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.topology import get_topology, topology_graph
-from models.lenet import lenet_tiny
+from models.inception import inception_tiny
+from models.lenet import lenet, lenet_tiny
+from models.training import Target
 from rl.fleets import ProcessFleet
 from rl.metrics import CsvLog, SequenceRow
 from rl.reinforce import Crew, Fleet, LocalFleet, Reinforce
@@ -262,10 +266,50 @@ def _measured(folder: Path, seeds: int, updates: int) -> list[list[str]]:
     return kept(folder, "measured", rows)
 
 
+EXECUTED_HEADER = [
+    "model",
+    "strategy",
+    "devices used",
+    "simulated, ms",
+    "measured, ms",
+    "measured / simulated",
+    "the same, one device = 1",
+]
+EXECUTED: Final[Mapping[str, Callable[[], Target]]] = {
+    "LeNet, 512 images": lambda: lenet(batch=512),
+    "Inception, tiny, 64 images": lambda: inception_tiny(batch=64),
+}
+EXECUTED_STRATEGIES: Final = ("single", "expert", "heft", "mincut", "data-parallel", "auto")
+
+
+def _executed(folder: Path, seeds: int, updates: int) -> list[list[str]]:
+    def rows(name: str) -> list[list[str]]:
+        step, args = EXECUTED[name]()
+        call, made, unit = traced_call(step, args), [], None
+        for strategy in EXECUTED_STRATEGIES:
+            plan = automap.plan(
+                step, args, topology="cpu:2", space="placement", strategy=strategy, budget=5
+            )
+            seconds = measured_seconds(plan, call, jax.devices()[:2])
+            simulated = plan.predicted.step_seconds
+            ratio = seconds / simulated
+            unit = ratio if unit is None else unit
+            record = plan.placement
+            used = (
+                {device for each in record.operators for device in each.devices} if record else ()
+            )
+            cells = [f"{simulated * 1e3:.2f}", f"{seconds * 1e3:.2f}", f"{ratio:.2f}"]
+            made.append([name, strategy, str(len(used)), *cells, f"{ratio / unit:.2f}"])
+        return made
+
+    return [row for n in EXECUTED for row in kept(folder, f"executed {n}", lambda n=n: rows(n))]
+
+
 TABLES: Final[Mapping[str, Table]] = {
     "large": Table(LARGE_HEADER, _large),
     "controllers": Table(CONTROLLERS_HEADER, _controllers),
     "measured": Table(MEASURED_HEADER, _measured),
+    "executed": Table(EXECUTED_HEADER, _executed),
 }
 
 

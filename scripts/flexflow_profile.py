@@ -13,6 +13,11 @@ configurations before. A delta simulation looks at each of these at least once; 
 with a task as the full simulation, and each looked at once, it would take
 
     draw + note + write + m simulate                                       -> in: `Profile.ideal`
+
+A full simulation that is restarted from a state kept before the first change has the share b of the
+tasks done that start before any task starts at another time, and takes at least
+
+    draw + note + write + (1 - b) simulate                                 -> in: `done_before`
 """
 
 from collections.abc import Iterator, Sequence
@@ -85,6 +90,41 @@ def profile(it: Case, count: int) -> Profile:
                 simulator.place(number, before)
     means = {part: total / count for part, total in seconds.items()}
     return Profile(means, float(np.mean(moved)), simulator.n_tasks)
+
+
+def done_before(it: Case, count: int) -> float:
+    """b, the mean over the proposals of a walk as `profile` makes it."""
+    simulator = it.simulator(data_parallel(it.graph, it.n_devices))
+    rng, source = np.random.default_rng(0), random.Random(0)
+    at, known, shares = simulator.makespan_seconds, simulator.timeline(), list[float]()
+    for _ in range(count):
+        limit = at * (1.0 - source.random()) ** (-1.0 / _BETA)
+        number = int(rng.integers(len(it.graph.operators)))
+        before = simulator.configurations[number]
+        simulator.place(number, random_configuration(it.graph.operators[number], it.n_devices, rng))
+        simulator.rebuild()
+        simulator.simulate()
+        now = simulator.timeline()
+        shares.append(share_before_change(known, now))
+        if simulator.makespan_seconds <= limit:
+            at, known = simulator.makespan_seconds, now
+        else:
+            simulator.place(number, before)
+    return float(np.mean(shares))
+
+
+def share_before_change(known: PlacedTimeline, now: PlacedTimeline) -> float:
+    """The share of the tasks of a timeline that start before the first which another one has not at
+    that time, or which it has not itself.
+    """
+    _, then, same = np.intersect1d(known.ident, now.ident, return_indices=True)
+    is_alike = known.start_seconds[then] == now.start_seconds[same]
+    is_alike &= known.end_seconds[then] == now.end_seconds[same]
+    first = np.inf
+    for line, alike in ((known, then[is_alike]), (now, same[is_alike])):
+        changed = np.delete(line.start_seconds, alike)
+        first = min(first, float(changed.min(initial=np.inf)))
+    return float(np.count_nonzero(now.start_seconds < first)) / len(now.ident)
 
 
 @contextlib.contextmanager

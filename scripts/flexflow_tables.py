@@ -146,6 +146,18 @@ def profile_table(kept: Rows) -> str:
     return markdown([*header, "tasks with other times", "full / ideal delta"], rows)
 
 
+def restarts_table(kept: Rows) -> str:
+    """What of a full simulation is done before the first change."""
+    rows = []
+    for of, row in sorted(kept.items()):
+        if of[0] == "restarts":
+            share = row["before"]
+            its = [f"{row['proposals']}", f"{share:.1%}", f"{1.0 / (1.0 - share):.2f}"]
+            rows.append([*map(str, of[1:]), *its])
+    header = ["model", "cluster", "devices", "proposals", "tasks before the first change"]
+    return markdown([*header, "simulate / restarted"], rows)
+
+
 TRAINED_ON = ("flexflow-p100", 16)
 
 
@@ -188,5 +200,6 @@ TABLES: Mapping[str, Callable[[Rows], str]] = {
     "automated": automated_table,
     "pricing": pricing_table,
     "profile": profile_table,
+    "restarts": restarts_table,
     "training": training_table,
 }
