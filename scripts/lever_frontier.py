@@ -65,7 +65,7 @@ _LARGE_SECONDS: Final = 120.0
 _COMPILE_SECONDS: Final = 900.0
 _WITH_LEVERS: Final = "with levers"
 _MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(MODELS, ("v5e:2x2",)),
+    **dict.fromkeys(MODELS, ("v5e:2x2", "8xh100", "8xa100")),
     LLAMA: ("v5e:4x4", "v6e:2x4", "8xh100", "8xa100"),
 }
 _ALL_MODELS: Final[Mapping[str, Model]] = {**MODELS, **LARGE}

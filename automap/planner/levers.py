@@ -191,7 +191,7 @@ class _Search:
                 refused = (f"gradients are not accumulated over {count} microbatches: {error}",)
                 break
             best = min(best, outcome, key=self.key)
-            if not _memory_decides(outcome):
+            if deadline.is_over or not _memory_decides(outcome):
                 break
             best = min(best, self._with_remat(outcome, deadline), key=self.key)
             if not self.fits(outcome) and _peak(outcome) > (

@@ -13,10 +13,11 @@ import pytest
 
 import automap
 from automap.config import read_options
-from automap.deadline import Deadline
+from automap.deadline import Clock, Deadline
 from automap.errors import InfeasiblePlanError, InputError, NotSeparableError
 from automap.jaxpr.blocks import block_groups
 from automap.plan.levers import LeversRecord, WithoutLeversRecord
+from automap.planner import levers as levers_module
 from automap.planner.levers import find_with_levers
 from automap.planner.rebuild import levered_workload
 from automap.planner.records import build_plan
@@ -123,6 +124,24 @@ def test_a_budget_that_is_used_up_says_where_the_time_went():
         r"\d+ choices? of levers; a larger one may find more",
         told,
     )
+
+
+def test_no_choice_is_begun_when_time_is_up_after_microbatches(monkeypatch):
+    workload = trace_step(_step(_scanned), _arguments(), platform="tpu")
+    seconds, tried = [0.0], []
+
+    def lowered(workload, levers, platform):
+        tried.append((levers.microbatches, bool(levers.remat)))
+        seconds[0] += 1000.0 * (levers.microbatches > 1)
+        return levered_workload(workload, levers, platform)
+
+    monkeypatch.setattr(levers_module, "levered_workload", lowered)
+    # Nothing fits, so that memory decides to the end.
+    options = replace(GREEDY, levers=("accumulate", "remat"), memory_limit_bytes=1.0)
+    deadline = Deadline.after(100.0, Clock(lambda: seconds[0], lambda: seconds[0]))
+    find_with_levers(workload, get_topology(TOPOLOGY), options, deadline=deadline)
+    assert (1, True) in tried
+    assert [choice for choice in tried if choice[0] > 1] == [(2, False)]
 
 
 def test_nothing_changes_where_all_fits():
