@@ -310,7 +310,8 @@ class Evaluator:
 
     def _collective_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each entry of `collectives` once, [entries]."""
-        is_merged = collectives.combinable
+        # No compiler merges exchanges.
+        is_merged = collectives.combinable & (collectives.kind != ALL_TO_ALL)
         if self.backend.combines == "sums":
             is_merged = is_merged & (collectives.kind != ALL_GATHER)
         # `_least_messages` lists result edges first, then operand edges.

@@ -19,8 +19,9 @@ one collective at a time.
               can begin
     late      kernels of the update: in waits after the sums that they read, the rest after all
               others
-    renewed   gathers of new parameters: after all other kernels, each after the late ones that make
-              it: none begins before the backward pass is over            -> in: `_last_waits`
+    renewed   gathers of new parameters, and of what else the update makes: after all other kernels,
+              each after the late ones that make it: none begins before the backward pass is over
+                                                                          -> in: `_last_waits`
     closed    a loop that has collectives is one kernel here, which takes what its kernels do and
               what it waits itself            -> in: `automap.cost.schedule.closed_loops`
 """

@@ -61,7 +61,6 @@ def device_work(
     sum_at = np.full(len(order.kind), n)
     data_at = order.data_at.copy()
     urgent: list[tuple[np.ndarray, ...]] = []
-    is_late = collectives.phase == Phase.UPDATE
     for on_operand, places in ((True, order.operands), (False, order.results)):
         is_here = (collectives.on_operand == on_operand) & (seconds > 0)
         # What is combinable is of a parameter or a gradient; all else is of activations.
@@ -73,11 +72,9 @@ def device_work(
             after = np.zeros(n, np.int64)
             np.maximum.at(after, places.ready[at], places.needed[at] + 1)
             data_at = np.maximum(data_at, after[order.data_at])
-        for into, boundary, wanted in (
-            ((prefetch, places.needed, True),)
-            if on_operand
-            else ((backlog, places.ready, ~is_late), (renewed, places.ready, is_late))
-        ):
+        is_new = _is_new(order, collectives, is_here, on_operand=on_operand)
+        old = (prefetch, places.needed) if on_operand else (backlog, places.ready)
+        for (into, boundary), wanted in ((old, ~is_new), ((renewed, places.ready), is_new)):
             chosen = is_here & collectives.combinable & wanted
             at, each = _spread(places, collectives.edge[chosen], seconds[chosen])
             if messages is not None and len(at):
@@ -85,7 +82,7 @@ def device_work(
                 place = boundary[at]
                 boundary = boundary.copy()
                 boundary[at] = together(
-                    order.loop[place], places.rank[at], place, parts, is_first=on_operand
+                    order.loop[place], places.rank[at], place, parts, is_first=into is prefetch
                 )
             if into is backlog:
                 makes = places.ready[at] - 1
@@ -113,6 +110,22 @@ def device_work(
         urgent_needed=needed[by_need],
         urgent_seconds=each[by_need],
     )
+
+
+def _is_new(
+    order: Order, collectives: Collectives, is_here: np.ndarray, *, on_operand: bool
+) -> np.ndarray:
+    """Which of the collectives `is_here` are of what the update makes, [entries]: that is not there
+    beside the passes whose sums it is made of.
+
+    What an operation of a loop reads is left with the gathers of the loop.
+    """
+    places = order.operands if on_operand else order.results
+    rows = np.flatnonzero(is_here & (collectives.phase == Phase.UPDATE))
+    ready = places.ready[places.first[collectives.edge[rows]]]
+    is_new = np.zeros(len(is_here), bool)
+    is_new[rows] = ((ready > 0) & (order.loop[ready] < 0)) | (not on_operand)
+    return is_new
 
 
 def together(

@@ -15,6 +15,7 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
+from hlo_tools.analyses.phases import Phase
 from models import gpt
 
 
@@ -94,3 +95,33 @@ def test_a_product_is_merged_with_those_of_one_operand_only():
     ]
     assert len(products) == 4
     assert sorted(np.unique(order.merged[products], return_counts=True)[1]) == [2, 2]
+
+
+def test_what_the_update_gathers_of_what_was_made_is_behind_the_passes():
+    def step(weights, x):
+        return weights - jax.grad(lambda w: jnp.mean(jnp.tanh(x @ w) ** 2))(weights)
+
+    args = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((256, 256), (4096, 256)))
+    problem = trace_step(step, args, platform="cuda").problem
+    evaluator = Evaluator(build_tables(problem, "cuda"), problem.n_classes, get_topology("8xh100"))
+    space = Space(problem)
+    (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
+    priced = evaluator.price_point(space.split_classes(point))
+    order, collectives = evaluator.tables.order, priced.collectives
+    gathered = (priced.collective_seconds * collectives.count)[collectives.on_operand].sum()
+    assert gathered > 0
+
+    def gathers(phase, ready):
+        """Seconds of gathers of parameters (before they are needed, behind all kernels)."""
+        work = device_work(
+            replace(order, operands=replace(order.operands, ready=ready)),
+            np.zeros(len(order.kind)),
+            replace(collectives, phase=np.full(len(collectives.kind), phase)),
+            np.where(collectives.on_operand, priced.collective_seconds * collectives.count, 0.0),
+        )
+        return work.prefetch.sum(), work.renewed.sum()
+
+    input_is_there = np.zeros_like(order.operands.ready)
+    assert gathers(Phase.FORWARD, input_is_there + 1) == (gathered, 0.0)
+    assert gathers(Phase.UPDATE, input_is_there) == (gathered, 0.0)
+    assert gathers(Phase.UPDATE, input_is_there + 1) == (0.0, gathered)
