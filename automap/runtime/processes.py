@@ -130,7 +130,9 @@ def _wait_for(values: Any, numbers: Sequence[int]) -> Any:
     """`jax.block_until_ready`, which raises `ProcessLostError` if one of the processes has said
     that it ends.
     """
-    arrays: list[Any] = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
+    leaves = [x for x in jax.tree.leaves(values) if isinstance(x, jax.Array)]
+    # Only the numbers of a key say whether it is there.
+    arrays: list[Any] = [jax.random.key_data(x) if is_key(x) else x for x in leaves]
     # Short sleeps first: most programs of a step end within a few milliseconds.
     sleep_seconds, look = _FIRST_SLEEP_SECONDS, time.monotonic() + _LOOK_EVERY_SECONDS
     while not all(array.is_ready() for array in arrays):
@@ -144,6 +146,11 @@ def _wait_for(values: Any, numbers: Sequence[int]) -> Any:
             _raise_what_failed(arrays)
             look = time.monotonic() + _LOOK_EVERY_SECONDS
     return jax.block_until_ready(values)
+
+
+def is_key(value: Any) -> bool:
+    """Whether an array holds keys of random numbers, as `jax.random.key` makes them."""
+    return jax.numpy.issubdtype(jax.typeof(value).dtype, jax.dtypes.prng_key)
 
 
 def _raise_what_failed(arrays: Sequence[Any]) -> None:

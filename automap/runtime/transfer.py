@@ -26,7 +26,14 @@ from jax import lax, numpy as jnp
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 import numpy as np
 
-from automap.runtime.processes import absent, is_own, one_device_each, process_numbers, where_held
+from automap.runtime.processes import (
+    absent,
+    is_key,
+    is_own,
+    one_device_each,
+    process_numbers,
+    where_held,
+)
 
 
 _AXIS = "device"
@@ -233,7 +240,7 @@ def send(value: Any, to: NamedSharding, *, donate: bool = False) -> jax.Array:
         return _on_mesh(value, to)
     if jax.process_count() == 1:
         return jax.device_put(value, to, donate=donate)
-    if _is_key(value):
+    if is_key(value):
         # Keys are numbers on their way.
         numbers = send(jax.random.key_data(value), to)
         return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(value))
@@ -254,7 +261,7 @@ def _on_mesh(value: jax.Array, to: NamedSharding) -> jax.Array:
         return value
     if jax.process_count() == 1:
         return jax.device_put(value, to)
-    if _is_key(value):
+    if is_key(value):
         numbers = _on_mesh(jax.random.key_data(value), to)
         return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(value))
     shards = [shard.data for shard in value.addressable_shards]
@@ -274,14 +281,10 @@ def fetch(tree: Any) -> Any:
 
 
 def _fetched(leaf: Any, whole: NamedSharding) -> Any:
-    if _is_key(leaf):
+    if is_key(leaf):
         numbers = _fetched(jax.random.key_data(leaf), whole)
         return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(leaf))
     return np.asarray(leaf if is_own(leaf) else send(leaf, whole))
-
-
-def _is_key(value: Any) -> bool:
-    return jnp.issubdtype(jax.typeof(value).dtype, jax.dtypes.prng_key)
 
 
 def _placed(value: Any, to: NamedSharding) -> jax.Array:

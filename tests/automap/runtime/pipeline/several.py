@@ -240,6 +240,22 @@ def one_program(**options):
     return case
 
 
+def keys_as_state():
+    def step(state, x):
+        key, now = jax.random.split(state["key"])
+        noisy = x + jax.random.normal(now, x.shape)
+        value, grad = jax.value_and_grad(lambda w: jnp.mean((noisy @ w) ** 2))(state["w"])
+        return {"key": key, "w": state["w"] - 0.1 * grad}, value
+
+    run, x = automap.parallelize(step, preset="data-parallel"), np.ones((16, 8), np.float32)
+    mine = theirs = {"key": jax.random.key(3), "w": jnp.eye(8)}
+    for _ in range(3):
+        (mine, got), (theirs, wanted) = run(mine, x), jax.jit(step)(theirs, x)
+        np.testing.assert_allclose(float(got), float(wanted), **CLOSE)
+    kept, left = jax.random.key_data(automap.fetch(mine)["key"]), theirs["key"]
+    assert (kept == jax.random.key_data(left)).all()
+
+
 def other_programs():
     """Each process has a plan of its own for one program, which its first call finds out."""
     step, args = mlp(depth=2)
@@ -332,6 +348,7 @@ CASES = {
     "the decorator": the_decorator,
     "searched": one_program(budget=20.0),
     "ZeRO-3": one_program(preset="zero-3"),
+    "keys": keys_as_state,
     "other programs": other_programs,
     "one is killed": one_ends("one is killed", pipelined=False, how="killed"),
     "one raises": one_ends("one raises", pipelined=False, how="raises"),

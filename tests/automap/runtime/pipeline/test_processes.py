@@ -70,7 +70,7 @@ def test_the_decorator_and_what_is_refused(tmp_path):
 
 
 def test_one_program_over_both(tmp_path):
-    run_both(["ZeRO-3", "other programs"], tmp_path, SECONDS)
+    run_both(["ZeRO-3", "keys", "other programs"], tmp_path, SECONDS)
 
 
 @pytest.mark.parametrize(
