@@ -13,7 +13,7 @@ hundred rows, and a plan is a few numpy calls.
 Of another batch without tracing again                                  -> in: `with_batch`
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 import math
@@ -47,6 +47,7 @@ from hlo_tools.analyses.kernels import Access, Kernel, kernels, kernels_apart
 from hlo_tools.analyses.liveness import Buffers, Places, buffers, narrow_values, stored_bytes
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph
+from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, SCATTER
 
 
 @dataclass(frozen=True)
@@ -164,19 +165,21 @@ def _bytes_on_device(graph: Graph, narrow: Sequence[bool], host: HostMemory) -> 
 def _with_copies(
     graph: Graph,
     kernels: list[Kernel],
-    relaid: Iterable[tuple[int, int]],
+    copied: Iterable[tuple[int, int]],
     n_bytes: Sequence[int],
 ) -> list[Kernel]:
-    """The kernels with those that copy stacks to another order, before the loops that read them."""
+    """The kernels with those that copy an operand whole before its op, (op, operand): to the place
+    of the result that has the same number.
+    """
     copies = []
-    for loop, value in relaid:
-        op = graph.ops[loop]
-        carried = op.outputs[op.inputs.index(value)]
+    for index, value in copied:
+        op = graph.ops[index]
+        made = op.outputs[op.inputs.index(value)]
         copies.append(
             Kernel(
-                op=loop,
+                op=index,
                 reads=(Access(value, n_bytes[value]),),
-                writes=(Access(carried, n_bytes[carried]),),
+                writes=(Access(made, n_bytes[made]),),
             )
         )
     # In program order, as `kernels` are; equal places keep theirs.
@@ -271,7 +274,18 @@ def _kernels(
         plain = kernels_apart(graph, fuser, n_bytes, is_later, left)
     filled = written_fills(graph, plain, problem.phases, backend.loop_zeros)
     filled = [*with_all_groups(graph, filled, backend)]
-    return _with_copies(graph, filled, backend.relaid_stacks(graph), n_bytes)
+    # Stacks are copied to another order before the loops that read them.
+    copied = (*backend.relaid_stacks(graph), *_kept_inputs(problem))
+    return _with_copies(graph, filled, copied, n_bytes)
+
+
+def _kept_inputs(problem: Problem) -> Iterator[tuple[int, int]]:
+    """(op, input): an op that changes a part of an input in place, which the caller keeps."""
+    graph, donated = problem.graph, set(problem.donated.values())
+    kept = {value for number, value in enumerate(graph.inputs) if number not in donated}
+    for index, op in enumerate(graph.ops):
+        if op.opcode in (SCATTER, DYNAMIC_UPDATE_SLICE):
+            yield from ((index, v) for v in op.inputs[: len(op.outputs)] if v in kept)
 
 
 def _stored(

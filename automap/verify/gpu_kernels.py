@@ -15,7 +15,7 @@ kernels, and no kernel is done faster than the catalogue says of the device
                                                                          -> in: `gpu_kernel_seconds`
     max(w + gap, launch)
 
-Two kinds of kernels are no slower than the lines of memory that they ask for, whatever XLA says:
+Three kinds of kernels are no slower than the lines of memory that they ask for, whatever XLA says:
 
 A transpose. XLA takes each access to fetch a line for one number of it. But the others of a line
 are what other threads want: where a dimension of s numbers becomes the innermost one, or was it,
@@ -30,6 +30,11 @@ bytes of each. But a warp asks for it once: operands and results, and no more, g
 that sum, as in `automap.cost.kernels.column_sums`                  -> in: `_slowest_sum_seconds`
 
     w <= bytes / (max(1, kept * width / column_block_bytes) * column_block_bytes_per_s)
+
+A scatter into an array that is there. XLA takes it to read and write all of that. But it reads and
+writes what it updates                                            -> in: `_slowest_scatter_seconds`
+
+    w <= (bytes of the other operands + 2 * bytes of the updates) / bandwidth
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -119,7 +124,10 @@ def gpu_kernel_seconds(
         else:
             work = _believed(instruction, estimate, measured, moved_bytes, device)
         inside = list(_called(instruction, module))
-        most = _slowest_transpose_seconds(inside, moved_bytes, device)
+        most = min(
+            _slowest_transpose_seconds(inside, moved_bytes, device),
+            _slowest_scatter_seconds(inside, moved_bytes, device),
+        )
         if inside and column_numbers is not None:
             most = min(most, _slowest_sum_seconds(instruction, inside, column_numbers))
         return max(min(work, most) + gap_seconds, device.launch_seconds)
@@ -142,7 +150,7 @@ def _believed(
         elif model in estimate.seconds:
             return estimate.seconds[model]
     moved = moved_bytes if instruction.opcode in _UNSAID else 0
-    return moved / (device.hbm_bytes_per_s * device.memory_efficiency)
+    return moved / _streamed_bytes_per_s(device)
 
 
 def _called_flops(module: Module) -> Mapping[str, tuple[str, float]]:
@@ -183,7 +191,7 @@ def _convolution_flops(instruction: Instruction, given: Sequence[Shape]) -> int:
 def _roofline_seconds(flops: tuple[str, float], moved_bytes: int, device: Device) -> float:
     dtype, count = flops
     products = count / (device.peak_flops_per_s(dtype) * device.matmul_efficiency)
-    return max(products, moved_bytes / (device.hbm_bytes_per_s * device.memory_efficiency))
+    return max(products, moved_bytes / _streamed_bytes_per_s(device))
 
 
 def _operand_bytes(module: Module) -> Mapping[str, int]:
@@ -276,7 +284,7 @@ def _slowest_transpose_seconds(
     asked = [n for computation in computations for n in _times_asked(computation)]
     if not asked:
         return inf
-    once = moved_bytes / (device.hbm_bytes_per_s * device.memory_efficiency)
+    once = moved_bytes / _streamed_bytes_per_s(device)
     return once * (1 + (max(asked) - 1) / _CACHE_SPEEDUP)
 
 
@@ -295,6 +303,26 @@ def _times_asked(computation: Computation) -> Iterable[int]:
 def _innermost(shape: Shape) -> int:
     # Dimensions of one number lie nowhere.
     return next(size for size in reversed(shape.dims) if size > 1)
+
+
+def _slowest_scatter_seconds(
+    computations: Iterable[Computation], moved_bytes: int, device: Device
+) -> float:
+    """The most that a kernel takes that scatters into parameters; else infinite."""
+    more = 0
+    for computation in computations:
+        by_id = {i.id: i for i in computation.instructions}
+        for instruction in computation.instructions:
+            if instruction.opcode == "scatter" and len(instruction.operands) == 3:
+                array, _, updates = (by_id[i] for i in instruction.operands)
+                if array.opcode != "parameter":
+                    return inf
+                more += 2 * (shape_bytes(updates.shape) - shape_bytes(array.shape))
+    return inf if more == 0 else (moved_bytes + more) / _streamed_bytes_per_s(device)
+
+
+def _streamed_bytes_per_s(device: Device) -> float:
+    return device.hbm_bytes_per_s * device.memory_efficiency
 
 
 def _slowest_sum_seconds(

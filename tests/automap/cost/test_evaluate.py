@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from automap.cost.collectives import CollectiveKind, collective_cost
+from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE
+from automap.program import trace_step
 from automap.space.presets import PRESETS
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
@@ -70,3 +72,23 @@ def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
     # Per trip one message for the matrix and one for both vectors.
     expected = 2 * depth * line.alpha_seconds + line.beta_seconds_per_byte * n_bytes
     assert float((seconds * collectives.count)[chosen].sum()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("change", ["scatter", "slice"])
+def test_an_input_that_the_caller_keeps_is_copied_before_a_part_of_it_is_changed(platform, change):
+    def step(table, place, part):
+        if change == "scatter":
+            return table.at[place].add(part)
+        return jax.lax.dynamic_update_slice(table, part, (place[0], 0))
+
+    shapes = (((1 << 16, 128), "float32"), ((64,), "int32"), ((64, 128), "float32"))
+    args = [jax.ShapeDtypeStruct(dims, dtype) for dims, dtype in shapes]
+    moved = []
+    for donated in ((), (0,)):
+        workload = trace_step(jax.jit(step, donate_argnums=donated), args, platform=platform)
+        kernels = build_tables(workload.problem, platform).kernels
+        moved.append(np.bincount(kernels.traffic_kernel, weights=kernels.traffic_bytes).sum())
+    kept, given = moved
+    # The table is read and written whole.
+    assert kept - given == 2 * 4 * 128 * (1 << 16)

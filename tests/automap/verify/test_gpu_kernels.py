@@ -7,7 +7,7 @@ import pytest
 from automap.backends import backend_for
 from automap.topology import get_topology
 from automap.verify.gpu_kernels import gpu_kernel_seconds
-from hlo_tools.compiled.estimates import read_estimates
+from hlo_tools.compiled.estimates import GpuEstimate, read_estimates
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
 
@@ -98,3 +98,42 @@ ENTRY %main (x: c64[4096,4096]) -> c64[4096,4096] {
 }
 """
     assert _seconds(entry) == pytest.approx(_roofline("f32", 0, 2 * 8 * 4096**2))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_scatter_into_an_array_that_is_there_touches_what_it_updates(is_there):
+    table, rows = "f32[1000000,128]", "f32[8192,128]"
+    made = "parameter(0)" if is_there else "broadcast(z), dimensions={}"
+    entry = f"""
+%add (x: f32[], y: f32[]) -> f32[] {{
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %s = f32[] add(%x, %y)
+}}
+%inside (t: {table}, i: s32[8192,1], u: {rows}) -> {table} {{
+  %z = f32[] constant(0)
+  %g = {table} parameter(0)
+  %t = {table} {made}
+  %i = s32[8192,1] parameter(1)
+  %u = {rows} parameter(2)
+  ROOT %y = {table} scatter(%t, %i, %u), update_window_dims={{1}}, inserted_window_dims={{0}},
+    scatter_dims_to_operand_dims={{0}}, index_vector_dim=1, to_apply=%add
+}}
+ENTRY %main (t: {table}, i: s32[8192,1], u: {rows}) -> {table} {{
+  %t = {table} parameter(0)
+  %i = s32[8192,1] parameter(1)
+  %u = {rows} parameter(2)
+  ROOT %call = {table} fusion(%t, %i, %u), kind=kInput, calls=%inside
+}}
+""".replace("broadcast(z)", "broadcast(%z)")
+    if is_there:
+        entry = entry.replace(f"  %g = {table} parameter(0)\n", "")
+    module = decode_module(text_to_proto(f"HloModule step, is_scheduled=true\n{entry}"))
+    device, backend = get_topology("8xh100").device, backend_for("cuda")
+    said = {"call": GpuEstimate(kind="", seconds={"sol": 1.0})}
+    price = gpu_kernel_seconds(said, module, device, backend)
+    main = module.computations[module.entry_id]
+    (call,) = (i for i in main.instructions if i.name == "call")
+    touched = 4 * (8192 + 3 * 8192 * 128) / (device.hbm_bytes_per_s * device.memory_efficiency)
+    expected = touched if is_there else 1.0
+    assert price(call) == pytest.approx(expected + backend.launch_gap_seconds, rel=1e-6)
