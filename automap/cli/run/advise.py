@@ -89,7 +89,10 @@ def run(
     else:
         _print(advice)
     if advice.smallest is None:
-        raise InfeasiblePlanError(f"no plan fits on any of {len(request.machines)} machines")
+        total, seen = len(request.machines), len({row.machine for row in advice.rows})
+        # A search whose time was up says nothing of the others.
+        which = f"{total} machines" if seen == total else f"the {seen} of {total} looked at"
+        raise InfeasiblePlanError(f"no plan fits on any of {which}")
 
 
 class _Programs:
