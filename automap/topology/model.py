@@ -115,7 +115,8 @@ class Device:
         checks.check_integer("cores", self.cores, low=1, high=4096)
         checks.check_not_negative("fresh_seconds_per_byte", self.fresh_seconds_per_byte)
         checks.check_not_negative("host_bytes_per_s", self.host_bytes_per_s)
-        if self.measured:
+        if self.measured != "":
+            checks.check_text("measured", self.measured)
             checks.check_choice("measured", self.measured, PRODUCT_TABLES)
 
     def memory_bytes_per_s(self, name: OpClass) -> float:
@@ -176,7 +177,9 @@ class Level:
         checks.check_not_negative("latency_seconds", self.latency_seconds)
         checks.check_integer("shared_by", self.shared_by, low=1, high=MAX_DEVICES)
         checks.check_choice("reach", self.reach, get_args(Reach))
-        if self.measured:
+        # An empty table or list is no text either.
+        if self.measured != "":
+            checks.check_text("measured", self.measured)
             link_table(self.measured)
             if self.kind != "switch":
                 raise checks.refuse("measured", self.measured, "none for a level that is no switch")

@@ -44,6 +44,8 @@ REFUSALS = [
     (("levels", 0, "latency_seconds"), SET, -1, r"latency_seconds: got -1; .* >= 0"),
     (("levels", 0, "kind"), SET, "bus", r"^levels\[0\]\.kind: got 'bus'; .*ring \| line \| switch"),
     (("levels", 0, "kind"), SET, [], r"^levels\[0\]\.kind: got \[\]"),
+    (("levels", 0, "measured"), SET, {}, r"^levels\[0\]\.measured: got \{\}; allowed: a non-empty"),
+    (("device", "measured"), SET, [], r"^device\.measured: got \[\]; allowed: a non-empty"),
     (("levels", 0, "shared_by"), SET, 0, r"^levels\[0\]\.shared_by: got 0"),
     (("levels", 1, "name"), SET, "nvlink", r"^levels: got \['nvlink', 'nvlink'\]"),
     (("levels", 0), SET, 7, r"^levels\[0\]\.value: got 7; allowed: a table"),
