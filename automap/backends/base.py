@@ -21,7 +21,7 @@ from automap.backends.fitted import (
 )
 from automap.backends.protocols import Protocol
 from automap.topology.model import Device, Platform
-from hlo_tools.analyses.kernels import Fuser
+from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import Graph
 
 

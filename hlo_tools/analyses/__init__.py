@@ -7,6 +7,7 @@
                                   its values (`Value.n_bytes`)
 `hlo_tools.analyses.folding`      folding: groups that play the same part in repeated layers
                                   share one decision
+`hlo_tools.analyses.fuser`        what a backend's fusion passes do
 `hlo_tools.analyses.interleaved`  fused dimensions: several equal parts side by side in one
                                   dimension (q, k, v; the gates of an LSTM)
 `hlo_tools.analyses.invariants`   how often a value changes in a step, and the elements of small

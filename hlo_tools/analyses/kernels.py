@@ -34,6 +34,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
@@ -72,30 +73,6 @@ class Kernel:
     writes: tuple[Access, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fuser:
-    """A backend's fusion passes: operands of the opcodes in `loads` must be in memory.
-
-    `results` says whether kernels that read the same are made one, `products` whether elementwise
-    ops that alone use a contraction's result are part of it, `tables` whether an input that rows
-    are looked up in is converted whole before, or only those rows, `slices` whether a product loads
-    a part whose offset is known at run time from the array that it is cut of, or from a copy.
-
-    `remade` says what several ops use and each of them makes again: of a value of V bytes that is
-    made of S bytes, where S is up to 1.5 V ("cheap"), or where all n users together move no more
-    bytes so than if it is written once ("if all read less"):
-
-        n S <= S + V + n V
-    """
-
-    loads: frozenset[str]
-    results: Literal["one", "several"]
-    products: Literal["bare", "fused"]
-    tables: Literal["whole", "rows"]
-    slices: Literal["loaded", "copied"] = "loaded"
-    remade: Literal["cheap", "if all read less"] = "cheap"
-
-
 # No limit: all bytes of a value.
 _WHOLE = 1 << 62
 # A value used twice is kept if remaking it reads more than this many times its own bytes, before it
@@ -128,7 +105,7 @@ def _each(
         if op.opcode == LOOP_ENTER:
             result.extend(_prepared(graph, index, n_bytes, rounded))
         written = [v for v in op.outputs if sources.stored[v]]
-        if op.opcode in STRUCTURAL or not (written or op.opcode in OWN_KERNEL):
+        if op.opcode in STRUCTURAL or not (written or fuser.runs_apart(op)):
             continue
         reads: dict[int, int] = {}
         for position, value in enumerate(op.inputs):
@@ -271,7 +248,7 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             # inside.
             for value in (*op.inputs, *op.outputs):
                 stored[value] = graph.varies[value]
-        elif op.opcode in OWN_KERNEL:
+        elif fuser.runs_apart(op):
             copied = _parts_of_stacks(graph, op) if fuser.slices == "copied" else ()
             for value in (*op.outputs, *copied):
                 stored[value] = True

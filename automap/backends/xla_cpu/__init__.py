@@ -7,7 +7,7 @@ from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
-from hlo_tools.analyses.kernels import Fuser
+from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.opcodes import OWN_KERNEL
 
 

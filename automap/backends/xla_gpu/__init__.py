@@ -30,7 +30,7 @@ from automap.backends.xla_gpu.loop_layouts import relaid_scratch, relaid_stacks
 from automap.backends.xla_gpu.nccl import NCCL
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
 from hlo_tools.analyses.flops import ragged_groups, ragged_operands
-from hlo_tools.analyses.kernels import Fuser
+from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import CONVOLUTION, LOOP_ENTER, OWN_KERNEL, RAGGED_DOT, SORT, TOP_K
 
@@ -120,6 +120,7 @@ XLA_GPU: Final = Backend(
         tables="rows",
         slices="copied",
         remade="if all read less",
+        lookups="fused",
     ),
     protocols=NCCL,
     compiled=CompiledCollectives(

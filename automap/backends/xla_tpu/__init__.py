@@ -10,7 +10,7 @@ from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
-from hlo_tools.analyses.kernels import Fuser
+from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL, TRANSPOSE
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from automap.pipeline.profile.traffic import Uses, joined
 from automap.program.problem import Problem
-from hlo_tools.analyses.kernels import Fuser
+from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
 from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL, REDUCTIONS, VIEWS

@@ -76,6 +76,22 @@ def test_a_gather_reads_the_rows_it_returns():
     assert sum(a.n_bytes for a in gather.reads) <= 4 * WIDTH * 4 + 64
 
 
+@pytest.mark.parametrize(("platform", "is_written"), [("cuda", False), ("tpu", True)])
+def test_rows_that_are_looked_up_are_part_of_what_sums_them_on_gpus(platform, is_written):
+    # Messages along the edges of a graph: of each edge a row of its source.
+    def messages(nodes, weights):
+        sources = jnp.arange(ROWS) * 7
+        return ((nodes[sources + weights.astype(int)[0]] * 2).sum(1) * weights).sum()
+
+    graph = step_graph(messages, (16 * ROWS, WIDTH), (ROWS,))
+    rows = [v for op in graph.ops if op.opcode == "gather" for v in op.outputs]
+    made = [k for k in _kernels(graph, platform) if {a.value for a in k.writes} & set(rows)]
+    assert len(rows) == 1 and bool(made) == is_written
+    # Of the table as many rows are read.
+    read = [a.n_bytes for k in _kernels(graph, platform) for a in k.reads if a.value == 0]
+    assert read == [ACTIVATION_BYTES]
+
+
 def test_fused_kernels_read_what_they_share_once():
     def step(x):
         y = x * 2
