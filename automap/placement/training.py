@@ -8,6 +8,7 @@ that was ended and went on is the same to the bit as one that was not.       -> 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 import hashlib
 import json
 from pathlib import Path
@@ -72,10 +73,11 @@ def trained(run: Run) -> tuple[np.ndarray, float]:
     from rl.reinforce import Reinforce  # torch loads here
 
     search, path = run.search, None
-    agent = Reinforce(run.game.task, run.score, run.config, search.seed)
-    log: Log[SequenceRow] | None = None
+    begin = partial(Reinforce, run.game.task, run.score, run.config, search.seed)
+    agent, log = begin(), None
     if search.folder is not None:
         path = run.file(search.folder)
+        agent = kept(path, lambda file: _resumed(begin, file)) or agent
         log = kept(path, lambda file: _metrics(agent, file))
     before = agent.store.updates
 
@@ -99,11 +101,19 @@ def trained(run: Run) -> tuple[np.ndarray, float]:
     return agent.store.best
 
 
-def _metrics(agent: "Reinforce", file: Path) -> Log[SequenceRow]:
-    """The log of a run, which goes on where it is kept, if it is."""
-    # As of any cache, what cannot be read or is of another version is made again.
-    with suppress(CheckpointError):
+def _resumed(begin: Callable[[], "Reinforce"], file: Path) -> "Reinforce":
+    """A run where it is kept, or at its beginning."""
+    agent = begin()
+    try:
         agent.restore(file)
+    except CheckpointError:
+        # As of any cache, what cannot be read or is of another version is made again; a part of it
+        # may have been read by then.
+        return begin()
+    return agent
+
+
+def _metrics(agent: "Reinforce", file: Path) -> Log[SequenceRow]:
     return CsvLog(file.with_suffix(".csv"), agent.store.updates, SequenceRow)
 
 

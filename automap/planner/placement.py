@@ -61,9 +61,8 @@ def plan_placement(
 ) -> PlanRecord:
     """The best placement found by the deadline; what a strategy learns is kept in the folder.
 
-    Raises `InfeasiblePlanError` if none fits, `InputError` for `exact` on a graph that is too
-    large and for a step with shardings of its own, and `TopologyError` for a machine of too many
-    devices.
+    Raises `InfeasiblePlanError` if none fits, `InputError` for a step with shardings of its own and
+    where a strategy has not what it needs, and `TopologyError` for a machine of too many devices.
     """
     start = time.monotonic()
     if workload.mesh is not None:
