@@ -79,9 +79,13 @@ class MeasuredScore:
         self.file = file
         if file is not None and file.exists():
             # As of any cache, what cannot be read is made again.
-            with suppress(ValueError, TypeError, InputError, OSError):
+            with suppress(
+                ValueError, TypeError, ArithmeticError, RecursionError, InputError, OSError
+            ):
                 for device, seconds in json.loads(file.read_text()):
-                    self.seconds[self.search.place(self._checked(device))] = float(seconds)
+                    placed, known = self.search.place(self._checked(device)), float(seconds)
+                    if 0.0 < known < math.inf:
+                        self.seconds[placed] = known
         placed = [baseline(self.search) for baseline in (single, expert, heft, m_sct, memory)]
         for number, each in enumerate(one for one in placed if one.fits):
             if number == 0:

@@ -7,6 +7,7 @@ that was ended and went on is the same to the bit as one that was not.       -> 
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+import csv
 from dataclasses import asdict, dataclass
 from functools import partial
 import hashlib
@@ -114,7 +115,12 @@ def _resumed(begin: Callable[[], "Reinforce"], file: Path) -> "Reinforce":
 
 
 def _metrics(agent: "Reinforce", file: Path) -> Log[SequenceRow]:
-    return CsvLog(file.with_suffix(".csv"), agent.store.updates, SequenceRow)
+    path = file.with_suffix(".csv")
+    try:
+        return CsvLog(path, agent.store.updates, SequenceRow)
+    except (KeyError, ValueError, TypeError, csv.Error):
+        # As a checkpoint that cannot be read, rows that cannot are no longer kept.
+        return CsvLog(path, row_type=SequenceRow)
 
 
 def kept(file: Path, write: Callable[[Path], Any]) -> Any:

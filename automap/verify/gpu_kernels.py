@@ -278,8 +278,8 @@ def _called(instruction: Instruction, module: Module) -> Iterator[Computation]:
 def _slowest_transpose_seconds(
     computations: Iterable[Computation], moved_bytes: int, device: Device
 ) -> float:
-    """The most that a kernel of `computations` takes, if it swaps its innermost dimension; else
-    infinite. `moved_bytes` are those of its operands and results.
+    """The most that a kernel takes that swaps its innermost dimension; else infinite.
+    `moved_bytes` are those of its operands and results.
     """
     asked = [n for computation in computations for n in _times_asked(computation)]
     if not asked:
@@ -318,7 +318,9 @@ def _slowest_scatter_seconds(
                 if array.opcode != "parameter":
                     return inf
                 more += 2 * (shape_bytes(updates.shape) - shape_bytes(array.shape))
-    return inf if more == 0 else (moved_bytes + more) / _streamed_bytes_per_s(device)
+    # Two that add to one parameter take it away twice: nothing is known then.
+    moved = moved_bytes + more if more else 0
+    return moved / _streamed_bytes_per_s(device) if moved > 0 else inf
 
 
 def _streamed_bytes_per_s(device: Device) -> float:
@@ -328,9 +330,7 @@ def _streamed_bytes_per_s(device: Device) -> float:
 def _slowest_sum_seconds(
     instruction: Instruction, computations: Sequence[Computation], numbers: ColumnNumbers
 ) -> float:
-    """The most that a kernel of `computations` takes, its own first, if it sums over rows; else
-    infinite.
-    """
+    """The most that a kernel of `computations`, its own first, takes for sums over rows, or inf."""
     sums = [s for computation in computations for s in _column_sums(computation)]
     if not sums or any(rows > numbers.column_split_rows for rows, _ in sums):
         return inf

@@ -155,6 +155,31 @@ def test_what_was_learnt_and_cannot_be_read_is_learnt_again(tmp_path):
         assert learnt(taken, small, None, 12) == placed
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text.replace(b",", b";"),
+        lambda text: text + b"1x",
+        lambda text: text.strip() + b",1\n",
+        lambda text: b"\xff" + text,
+    ],
+)
+def test_metrics_that_cannot_be_read_begin_anew(tmp_path, damage):
+    pytest.importorskip("torch")
+    small = replace(PAPERS, hidden=8)
+    for updates in (12, 20):
+        search = layers_search()
+        search.folder = tmp_path
+        learnt(search, small, None, updates)
+        (file,) = tmp_path.glob("*.csv")
+        if updates == 12:
+            file.write_bytes(damage(file.read_bytes()))
+    # The run itself went on.
+    assert search.priced < 10 * small.samples
+    with file.open() as opened:
+        assert [row["steps"] for row in csv.DictReader(opened)] == ["20"]
+
+
 def _without_sums(file):
     """A checkpoint of which only the first part can be read."""
     with safe_open(file, "numpy") as opened:
@@ -208,8 +233,13 @@ def test_measured_seconds_decide_and_are_measured_once(tmp_path):
     assert colocrl_measured(measured_search(again, tmp_path), config, 20).device == (2, 2)
     assert len(again) == 3
     (kept,) = tmp_path.glob("*.json")
-    kept.write_text("[[[0, 7], 0.1], [[0], 0.1]]")
-    assert colocrl_measured(measured_search([], tmp_path), config, 20).device == (2, 2)
+    wrong = ("[[[0, 7], 0.1], [[0], 0.1]]", f"[[[1, 1], 1{'0' * 400}]]", "[" * 100_000)
+    for text in (*wrong, "[[[0, 0], -0.1], [[1, 1], -0.1], [[1, 2], 0.0], [[2, 2], NaN]]"):
+        kept.write_text(text)
+        again = []
+        assert colocrl_measured(measured_search(again, tmp_path), config, 20).device == (2, 2)
+        # None of what is there is believed: the baselines and the run's best are measured.
+        assert {(1, 1), (1, 2), (2, 2)} <= set(again[:-3])
 
 
 def test_a_lucky_measurement_does_not_decide():

@@ -55,6 +55,16 @@ def test_what_is_made_complex_for_a_product_is_written(dtype, copies):
     assert len(big) == copies
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_a_call_without_operands_is_a_kernel(platform):
+    made = jax.ShapeDtypeStruct((WIDTH,), jnp.float32)
+    graph = step_graph(lambda x: x + jax.ffi.ffi_call("constants", made)(), (WIDTH,))
+    (call,) = (n for n, op in enumerate(graph.ops) if op.opcode == "custom-call")
+    (kernel,) = (k for k in _kernels(graph, platform) if k.op == call)
+    assert not kernel.reads
+    assert [a.n_bytes for a in kernel.writes] == [4 * WIDTH]
+
+
 def test_a_loop_reads_one_layer_of_its_stack_at_a_time():
     graph = step_graph(_scanned, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
     (dot,) = [k for k in _kernels(graph, "tpu") if graph.ops[k.op].opcode == "dot"]
