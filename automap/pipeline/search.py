@@ -63,6 +63,7 @@ from automap.pipeline.solvers.stage_options import least_bytes
 from automap.pipeline.task_graph import StageSeconds, pipeline_seconds, stage_seconds
 from automap.plan.pipeline import MOST_PASSES
 from automap.search.context import OutOfBudget
+from automap.search.progress import ChoiceProgress
 
 
 if TYPE_CHECKING:
@@ -85,18 +86,6 @@ class Limits:
     deadline: Deadline
     seed: int
     schedules: Sequence[Schedule] = SEARCHED
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineProgress:
-    """How far a search is: what it looks at, how many choices of how many are done, the best step
-    so far (inf: none).
-    """
-
-    what: str
-    done: int
-    of: int
-    best_seconds: float
 
 
 @dataclass(frozen=True)
@@ -144,7 +133,7 @@ def find_pipeline(
     fabric: Fabric,
     limits: Limits,
     strategy: str = "auto",
-    on_progress: Callable[[PipelineProgress], None] = lambda tried: None,
+    on_progress: Callable[[ChoiceProgress], None] = lambda tried: None,
 ) -> PipelineSearchResult:
     """The best pipeline; stops at the deadline or at Ctrl-C with the best one so far."""
     limits = replace(limits, schedules=_schedules(limits, strategy))
@@ -174,7 +163,7 @@ class _Search:
         points: Points,
         fabric: Fabric,
         limits: Limits,
-        on_progress: Callable[[PipelineProgress], None],
+        on_progress: Callable[[ChoiceProgress], None],
     ) -> None:
         self._points, self._fabric, self._limits = points, fabric, limits
         self._on_progress = on_progress
@@ -206,7 +195,7 @@ class _Search:
         self.bound_seconds, self.is_proven = np.inf, True
         for stages, terms in sorted(self._known, key=lambda choice: self._known[choice]):
             what = f"pipelines of {stages} stages"
-            self._on_progress(PipelineProgress(what, self.tried, len(self._known), self.seconds))
+            self._on_progress(ChoiceProgress(what, self.tried, len(self._known), self.seconds))
             if self.best and deadline.is_over:
                 raise OutOfBudget(deadline.why_over)
             if (stages, terms) not in self._never_fits:
@@ -245,7 +234,7 @@ class _Search:
                     raise OutOfBudget(limits.deadline.why_over)
                 what = f"interleaved pipelines on {groups} groups of devices"
                 all_tried = max(len(self._known), self.tried)
-                self._on_progress(PipelineProgress(what, self.tried, all_tried, self.seconds))
+                self._on_progress(ChoiceProgress(what, self.tried, all_tried, self.seconds))
                 self._look_interleaved(groups, schedule, m)
 
     def _look_interleaved(self, groups: int, schedule: Interleaved, microbatches: int) -> None:

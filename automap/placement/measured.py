@@ -21,9 +21,10 @@ from automap.deadline import Deadline
 from automap.errors import InputError
 from automap.placement.baselines import expert, heft, m_sct, memory, single
 from automap.placement.colocrl import PAPERS, UPDATES, branch_groups, placement_game
-from automap.placement.search import Placed, Progress, Search
+from automap.placement.search import Placed, Search
 from automap.placement.training import Run, kept, trained
 from automap.search.context import OutOfBudget
+from automap.search.progress import ChoiceProgress
 from rl.sequences import ReinforceConfig
 
 
@@ -115,7 +116,7 @@ class MeasuredScore:
         if placed not in self.seconds:
             self.seconds[placed] = self.measure(placed)
             least, count = min(self.seconds.values()), len(self.seconds)
-            self.search.on_progress(Progress(f"{count} placements measured", 0, 0, least))
+            self.search.on_progress(ChoiceProgress(f"{count} placements measured", 0, 0, least))
             if self.file is not None:
                 rows = [[each.device, seconds] for each, seconds in self.seconds.items()]
                 kept(self.file, lambda file: write_atomically(file, json.dumps(rows)))
@@ -137,7 +138,8 @@ class MeasuredScore:
         for placed in finalists:
             if not search.deadline.is_over:
                 again[placed] = self.measure(placed)
-        final = again or {finalists[0]: known[finalists[0]]}
+        # Where time ends among them, what the others took at first stands.
+        final = {placed: again.get(placed, known[placed]) for placed in finalists}
         best = min(final, key=lambda placed: final[placed])
         search.notes.append(
             f"measured: {final[best] * 1e3:.3f} ms a step on this machine's devices, the best of "

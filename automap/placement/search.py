@@ -12,6 +12,7 @@ from automap.deadline import Deadline
 from automap.numba_jit import Array
 from automap.placement.prices import price
 from automap.placement.simulation import Simulator
+from automap.search.progress import ChoiceProgress
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,6 @@ class Placed:
     def rank(self) -> tuple[float, float]:
         """Smaller is better: what fits first, then what is fastest."""
         return self.overflow, self.seconds
-
-
-class Progress(NamedTuple):
-    """How far a strategy is: what it does, `done` of how many, its best step so far (inf: none)."""
-
-    what: str
-    done: int
-    of: int
-    best_seconds: float
 
 
 class Moves(NamedTuple):
@@ -69,7 +61,7 @@ class Search:
     seed: int = 0
     deadline: Deadline = field(default_factory=Deadline.never)
     priced: int = 0
-    on_progress: Callable[[Progress], None] = lambda progress: None
+    on_progress: Callable[[ChoiceProgress], None] = lambda progress: None
     folder: Path | None = None
     measure: Callable[[Placed], float] | None = None
     notes: list[str] = field(default_factory=list)

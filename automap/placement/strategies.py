@@ -33,8 +33,9 @@ import numpy as np
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.placement.baselines import data_parallel, expert, heft, m_sct, memory, single
 from automap.placement.prices import price
-from automap.placement.search import Moves, Placed, Progress, Search, Strategy
+from automap.placement.search import Moves, Placed, Search, Strategy
 from automap.placement.timeline import Machine, Step, longest_part, task_seconds
+from automap.search.progress import ChoiceProgress
 
 
 # As FlexFlow's search has it for energies that are logarithms (`automap.search.soap`): at 100 a
@@ -59,7 +60,7 @@ def mcmc(search: Search) -> Placed:
     results = list(starts)
     for number, (name, start) in enumerate(zip(BASELINES, starts, strict=True)):
         best = min((p.seconds for p in results if p.fits), default=math.inf)
-        search.on_progress(Progress(f"walk from {name}", number, len(starts), best))
+        search.on_progress(ChoiceProgress(f"walk from {name}", number, len(starts), best))
         if start.device not in (other.device for other in starts[:number]):
             results.append(descended(search, walked(search, start, search.seed + number)))
     return min(results, key=lambda p: p.rank)

@@ -21,8 +21,9 @@ import numpy as np
 from automap.deadline import Deadline
 from automap.errors import CacheWarning, PlanError
 from automap.placement.colocrl import PlacementGame
-from automap.placement.search import Progress, Search
+from automap.placement.search import Search
 from automap.search.context import OutOfBudget
+from automap.search.progress import ChoiceProgress
 from automap.search.torch_needed import need_torch
 from rl.errors import CheckpointError
 from rl.metrics import CsvLog, Log, SequenceRow
@@ -84,7 +85,7 @@ def trained(run: Run) -> tuple[np.ndarray, float]:
 
     def is_over() -> bool:
         done, cost = agent.store.updates, agent.store.best[1]
-        search.on_progress(Progress("training a policy", done, run.updates, cost**2))
+        search.on_progress(ChoiceProgress("training a policy", done, run.updates, cost**2))
         if path is not None and log is not None and done % _KEPT_EVERY == 0:
             kept(path, agent.save)
         return run.deadline.is_over

@@ -98,6 +98,16 @@ class _Step:
         return self.context.evaluator.memory(self.split_classes)
 
     @cached_property
+    def all_split_bytes(self) -> float:
+        """The least peak with all state split over the devices; infinite where that is no plan."""
+        evaluator, split = self.context.evaluator, _split_state(self.context.space, self.devices)
+        return min((evaluator.memory(each).peak_bytes for each in split), default=math.inf)
+
+    @property
+    def fits_all_split(self) -> bool:
+        return self.all_split_bytes <= self.limit_bytes
+
+    @cached_property
     def sharding(self) -> Shardings:
         evaluator = self.context.evaluator
         return shardings(evaluator.tables, evaluator.n_classes, self.split_classes)
@@ -178,18 +188,14 @@ def _presets(step: _Step, options: Options) -> Iterator[str]:
 
 def _all_split(step: _Step, options: Options) -> Iterator[str]:
     """A plan with all state split that fits, which the search did not come to."""
-    needed, is_named = _all_split_bytes(step), any(_presets(step, options))
-    if needed <= step.limit_bytes and not is_named:
+    # A preset that fits is named by itself.
+    if step.fits_all_split and not any(_presets(step, options)):
         yield (
-            f"with all state split over the devices about {bytes_text(round(needed))} would be "
-            "needed, which fits: what was asked for leaves such a plan out, or the search did not "
-            "come to it; give a larger --budget"
+            "with all state split over the devices about "
+            f"{bytes_text(round(step.all_split_bytes))} would be needed, which fits: what was "
+            "asked for leaves such a plan out, or the search did not come to it; give a larger "
+            "--budget"
         )
-
-
-def _all_split_bytes(step: _Step) -> float:
-    evaluator, split = step.context.evaluator, _split_state(step.context.space, step.devices)
-    return min((evaluator.memory(each).peak_bytes for each in split), default=math.inf)
 
 
 def _checkpoint(step: _Step, options: Options) -> Iterator[str]:
@@ -228,7 +234,7 @@ def _bfloat16(step: _Step, options: Options) -> Iterator[str]:
 
 def _batch(step: _Step, options: Options) -> Iterator[str]:
     # A plan that fits with the whole batch is said above.
-    if _all_split_bytes(step) <= step.limit_bytes:
+    if step.fits_all_split:
         return
     size, best = batch_size(step.problem), 0
     needed = np.inf

@@ -24,7 +24,7 @@ from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.hybrid.search import HybridChoice, HybridSearchResult, find_hybrid
 from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import in_flight, late_weights
-from automap.pipeline.search import Limits, PipelineProgress
+from automap.pipeline.search import Limits
 from automap.plan.explain import all_the_same_text
 from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
@@ -49,6 +49,7 @@ from automap.planner.records import (
 from automap.planner.sharded_graph import ShardedGraph
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
+from automap.search.progress import ChoiceProgress
 from automap.space.point_record import record_point
 from automap.space.space import Space
 from automap.topology.device_order import device_order
@@ -58,7 +59,7 @@ def plan_hybrid(
     setup: Setup,
     options: Options,
     bound_seconds: float,
-    on_stages: Callable[[PipelineProgress], None],
+    on_stages: Callable[[ChoiceProgress], None],
 ) -> tuple[PlanRecord | None, InfeasiblePlanError | None]:
     """The best pipeline with sharded stages that is faster than a bound, else why there is none."""
     start = time.monotonic()

@@ -23,7 +23,7 @@ from automap.pipeline.fabric import Fabric, pipeline_fabric
 from automap.pipeline.profile.points import Points, coarsen
 from automap.pipeline.profile.profile import Profile, pipeline_profile, stage_tables
 from automap.pipeline.schedules import SEARCHED
-from automap.pipeline.search import Limits, PipelineProgress, PipelineSearchResult, find_pipeline
+from automap.pipeline.search import Limits, PipelineSearchResult, find_pipeline
 from automap.plan.explain import all_the_same_text
 from automap.plan.parts import PredictedRecord
 from automap.plan.pipeline import MOST_PASSES
@@ -38,6 +38,7 @@ from automap.planner.pipeline_records import (
 from automap.planner.records import whole_leaves, workload_record
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
+from automap.search.progress import ChoiceProgress
 from automap.topology.model import Topology
 from hlo_tools.collector import collector_paused
 
@@ -70,7 +71,7 @@ def set_up(workload: Workload, topology: Topology, options: Options, deadline: D
 
 
 def plan_stages(
-    setup: Setup, options: Options, on_stages: Callable[[PipelineProgress], None]
+    setup: Setup, options: Options, on_stages: Callable[[ChoiceProgress], None]
 ) -> PlanRecord:
     """The best pipeline found by the deadline; `on_stages` is called with every choice that is
     looked at.

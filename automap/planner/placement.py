@@ -17,7 +17,6 @@ from automap.backends import backend_for, version_warnings
 from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
-from automap.pipeline.search import PipelineProgress
 from automap.placement import BASELINES, PLACEMENT_STRATEGIES, Placed, Search
 from automap.placement.dataflow import NOBODY, step_dataflow
 from automap.placement.operators import step_operators
@@ -42,6 +41,7 @@ from automap.program.contained import contained
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
 from automap.runtime.placement import measured_seconds
+from automap.search.progress import ChoiceProgress
 from automap.topology import Graph, Topology, topology_graph
 from hlo_tools.analyses.roles import Role
 from hlo_tools.collector import collector_paused
@@ -56,7 +56,7 @@ def plan_placement(
     machine: Topology | Graph,
     options: Options,
     deadline: Deadline,
-    on_stages: Callable[[PipelineProgress], None] = lambda progress: None,
+    on_stages: Callable[[ChoiceProgress], None] = lambda progress: None,
     folder: Path | None = None,
 ) -> PlanRecord:
     """The best placement found by the deadline; what a strategy learns is kept in the folder.
@@ -75,8 +75,7 @@ def plan_placement(
     splits = problem_splits(problem, graph.platform, graph.device_count, options.profile)
     machine_arrays = placed_machine(graph, options.memory_limit_bytes, splits.forms)
     simulator = Simulator(problem, machine_arrays, splits)
-    search = Search(simulator, options.seed, deadline, folder=folder)
-    search.on_progress = lambda progress: on_stages(PipelineProgress(*progress))
+    search = Search(simulator, options.seed, deadline, on_progress=on_stages, folder=folder)
     if workload.call is not None:
         search.measure = lambda placed: _measured(workload, machine, simulator, placed)
     best = PLACEMENT_STRATEGIES[options.strategy](search)

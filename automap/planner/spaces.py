@@ -37,7 +37,7 @@ from automap.topology import Graph, Topology, regular
 
 
 if TYPE_CHECKING:
-    from automap.pipeline.search import PipelineProgress
+    from automap.search.progress import ChoiceProgress
 
 
 _SHARE: Final = 1 / 3
@@ -67,7 +67,7 @@ def plan_workload(
     options: Options,
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
-    on_stages: Callable[["PipelineProgress"], None] = lambda progress: None,
+    on_stages: Callable[["ChoiceProgress"], None] = lambda progress: None,
     deadline: Deadline | None = None,
     folder: Path | None = None,
 ) -> PlanRecord:
@@ -107,7 +107,7 @@ def _plan_pipeline(
     workload: Workload,
     topology: Topology,
     options: Options,
-    on_stages: Callable[["PipelineProgress"], None],
+    on_stages: Callable[["ChoiceProgress"], None],
     deadline: Deadline,
 ) -> PlanRecord:
     """The best pipeline by the deadline.
@@ -130,7 +130,7 @@ def _plan_best(
     topology: Topology,
     options: Options,
     on_progress: Callable[[SearchContext], None],
-    on_stages: Callable[["PipelineProgress"], None],
+    on_stages: Callable[["ChoiceProgress"], None],
     deadline: Deadline,
 ) -> PlanRecord:
     """The best plan of all spaces by the deadline.
@@ -172,7 +172,7 @@ def plan_pipelines(
     workload: Workload,
     topology: Topology,
     options: Options,
-    on_stages: Callable[["PipelineProgress"], None],
+    on_stages: Callable[["ChoiceProgress"], None],
     deadline: Deadline,
     bound_seconds: float = math.inf,
 ) -> Pipelines:
@@ -272,7 +272,7 @@ def compare_spaces(
     options: Options,
     *,
     on_progress: Callable[[SearchContext], None] = lambda context: None,
-    on_stages: Callable[["PipelineProgress"], None] = lambda progress: None,
+    on_stages: Callable[["ChoiceProgress"], None] = lambda progress: None,
 ) -> Comparison:
     """One program in every case, and what the space of the options adds.
 
@@ -294,7 +294,7 @@ def _pipeline_rows(
     workload: Workload,
     topology: Topology,
     options: Options,
-    on_stages: Callable[["PipelineProgress"], None],
+    on_stages: Callable[["ChoiceProgress"], None],
     deadline: Deadline,
 ) -> Iterator[Row]:
     """What the space of the options adds to one program."""

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from automap.numba_jit import compilation_heard
-from automap.pipeline.search import PipelineProgress
 from automap.progress_bar import Bar
 from automap.quantities import number_text
 from automap.search import SearchContext
+from automap.search.progress import ChoiceProgress
 from automap.terminal import printable
 
 
@@ -67,7 +67,7 @@ class SearchProgress(Bar):
             self.task, description=text, total=self._budget_seconds, completed=spent
         )
 
-    def update_stages(self, tried: PipelineProgress) -> None:
+    def update_stages(self, tried: ChoiceProgress) -> None:
         """Show which stages are looked at, and the shortest step so far."""
         text = tried.what
         if math.isfinite(tried.best_seconds):

@@ -11,6 +11,7 @@ what it is, in `automap.choices`.
 `automap.search.pinned`         points that keep the pins: where moves lead, and the nearest
                                 one to where a search would start
 `automap.search.presets`        presets in a search: its starts, and the least that it returns
+`automap.search.progress`       how far a search is that tries one choice after the other
 `automap.search.torch_needed`   whether the learning agents' library is there; asked before
                                 `rl` is imported
 """

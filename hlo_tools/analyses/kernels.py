@@ -255,8 +255,9 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             if op.opcode in fuser.loads:
                 # Libraries for whole matrices, transforms and products of complex numbers read one
                 # type.
-                is_complex = any(graph.values[v].dtype in PART_TYPES for v in op.inputs[:1])
-                is_exact = op.opcode in MATRIX_OPS or is_complex
+                is_exact = op.opcode in MATRIX_OPS or (
+                    op.opcode in CONTRACTIONS and graph.values[op.inputs[0]].dtype in PART_TYPES
+                )
                 views = VIEWS - {CONVERT} if is_exact else VIEWS
                 for value in op.inputs:
                     stored[_read_through(graph, value, views)] |= graph.varies[value]

@@ -12,12 +12,12 @@ they have is cut off at the end, and on the way back the other half is written f
                                                                            -> in: `moved_bytes`
 
 beyond operand and result; numbers are those of the whole transform (libtpu 0.0.51, transforms of
-2^24 numbers in rows of 128 to 16,384).
+2^24 numbers in rows of 128 to 16,384, all of them powers of two: no other length was looked at).
 """
 
 from dataclasses import dataclass
 import math
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,12 +29,8 @@ from automap.backends.effects import (
     select_rows,
 )
 from automap.backends.fitted import TileNumbers
-from hlo_tools.graph import Graph, Op
+from hlo_tools.graph import DTYPE_BITS, PART_TYPES, Graph, Op
 from hlo_tools.opcodes import FFT
-
-
-_REAL: Final = frozenset({"f32", "f64"})
-_COMPLEX_BYTES: Final = 8
 
 
 class FourierEffect:
@@ -90,11 +86,19 @@ def moved_bytes(graph: Graph, op: Op, numbers: TileNumbers) -> int:
         moved += passes * numbers.fourier_pass_bytes
         moved += (passes - 1) * numbers.fourier_turn_bytes
     # From half of the numbers all of them are written first, and read again.
-    if graph.values[op.outputs[0]].dtype in _REAL:
-        moved += 2 * _COMPLEX_BYTES
-    return round(math.prod(graph.values[_longer(graph, op)].dims) * moved)
+    whole = whole_side(graph, op)
+    if graph.values[op.outputs[0]].dtype not in PART_TYPES:
+        moved += 2 * complex_bytes(graph.values[whole].dtype)
+    return round(math.prod(graph.values[whole].dims) * moved)
 
 
-def _longer(graph: Graph, op: Op) -> int:
-    """The operand or the result: whichever has the numbers of the whole transform."""
+def whole_side(graph: Graph, op: Op) -> int:
+    """The operand or the result of a transform: whichever has all its numbers. Of real numbers the
+    other side has half of the complex ones.
+    """
     return max(op.outputs[0], op.inputs[0], key=lambda v: math.prod(graph.values[v].dims))
+
+
+def complex_bytes(dtype: str) -> int:
+    """Bytes of a complex number whose parts are as a type's, or which is of that type."""
+    return DTYPE_BITS[dtype] * (1 if dtype in PART_TYPES else 2) // 8

@@ -36,8 +36,9 @@ import numpy as np
 
 from automap.backends.arrays import ArrayOrders, DimOrder, Scratch, item_bytes
 from automap.backends.fitted import TileNumbers
+from automap.backends.xla_tpu.fourier import complex_bytes, whole_side
 from hlo_tools.analyses.liveness import one_number_rows
-from hlo_tools.graph import Graph, Op
+from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
     CUSTOM_CALL,
@@ -53,8 +54,6 @@ from hlo_tools.opcodes import (
 
 # Numbers of 32 bits, whatever is sorted.
 _PLACE_BYTES: Final = 4
-_COMPLEX_BYTES: Final = 8
-_COMPLEX: Final = frozenset({"c64", "c128"})
 # So many of the greatest are found without sorting, in registers.
 _MOST_IN_REGISTERS: Final = 16
 _LEAST_IN_ROW: Final = 128
@@ -236,15 +235,14 @@ def _window(graph: Graph, index: int, op: Op) -> list[Scratch]:
 
 
 def _fourier(graph: Graph, index: int, op: Op) -> list[Scratch]:
-    operand, result = op.inputs[0], op.outputs[0]
-    # Of transforms of real numbers one side has half of the complex ones.
-    whole = max(operand, result, key=lambda v: math.prod(graph.values[v].dims))
-    n_bytes = 2 * _COMPLEX_BYTES * math.prod(graph.values[whole].dims)
-    if graph.values[operand].producer >= 0 and graph.values[operand].dtype in _COMPLEX:
+    operand, result, whole = op.inputs[0], op.outputs[0], whole_side(graph, op)
+    numbers = math.prod(graph.values[whole].dims)
+    n_bytes = 2 * complex_bytes(graph.values[whole].dtype) * numbers
+    if graph.values[operand].producer >= 0 and graph.values[operand].dtype in PART_TYPES:
         n_bytes -= graph.values[operand].n_bytes
-    if result not in graph.outputs and graph.values[result].dtype in _COMPLEX:
+    if result not in graph.outputs and graph.values[result].dtype in PART_TYPES:
         n_bytes -= graph.values[result].n_bytes
-    size = n_bytes // math.prod(graph.values[whole].dims)
+    size = n_bytes // numbers
     return [Scratch(index, index, whole, size)] if size > 0 else []
 
 

@@ -24,7 +24,7 @@ from automap.program import Workload, load_target, read_workload
 from automap.program.contained import contained
 from automap.program.trace import lower_call
 from automap.progress_bar import Bar
-from automap.quantities import bytes_text, count_text, seconds_text
+from automap.quantities import bytes_text, count_text, number_text, seconds_text
 from automap.report.console import print_table
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
@@ -91,6 +91,11 @@ def run(
     if advice.smallest is None:
         total, seen = len(request.machines), len({row.machine for row in advice.rows})
         # A search whose time was up says nothing of the others.
+        if seen == 0:
+            raise InfeasiblePlanError(
+                f"the time was up before the first of {number_text(total, 'machine', 'machines')} "
+                "was looked at; give a larger --budget"
+            )
         which = f"{total} machines" if seen == total else f"the {seen} of {total} looked at"
         raise InfeasiblePlanError(f"no plan fits on any of {which}")
 

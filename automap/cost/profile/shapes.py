@@ -7,7 +7,7 @@ and the result, n in the right and the result, k if it is summed over (a convolu
                            its factors                               -> in: `KernelShape.local`
 
 A dot of complex numbers runs as one of real numbers, of twice the rows and twice the terms of each
-sum (cuBLAS has TF32 for them too)                                        -> in: `_sizes_of_parts`
+sum, on GPUs in TF32 as those of float32 (XLA's `GetBlasComputationType`)  -> in: `_sizes_of_parts`
 
     [re; im] = [[re, -im], [im, re]] [re; im]
 """

@@ -120,12 +120,14 @@ def _is_new(
 
     What an operation of a loop reads is left with the gathers of the loop.
     """
-    places = order.operands if on_operand else order.results
-    rows = np.flatnonzero(is_here & (collectives.phase == Phase.UPDATE))
+    is_late = is_here & (collectives.phase == Phase.UPDATE)
+    if not on_operand:
+        return is_late
+    rows, places = np.flatnonzero(is_late), order.operands
+    # What is there at boundary 0 is given.
     ready = places.ready[places.first[collectives.edge[rows]]]
-    is_new = np.zeros(len(is_here), bool)
-    is_new[rows] = ((ready > 0) & (order.loop[ready] < 0)) | (not on_operand)
-    return is_new
+    is_late[rows] = (ready > 0) & (order.loop[ready] < 0)
+    return is_late
 
 
 def together(

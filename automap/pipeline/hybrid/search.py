@@ -49,7 +49,6 @@ from automap.pipeline.schedules import (
 from automap.pipeline.search import (
     AUTO_STAGES,
     Limits,
-    PipelineProgress,
     choices,
     microbatch_counts,
 )
@@ -63,6 +62,7 @@ from automap.pipeline.solvers.stage_options import (
 )
 from automap.pipeline.task_graph import StageSeconds, pipeline_seconds
 from automap.search.context import OutOfBudget
+from automap.search.progress import ChoiceProgress
 from automap.topology.parts import sub_topology
 
 
@@ -169,7 +169,7 @@ def find_hybrid(
     fabric: Fabric,
     limits: Limits,
     bound_seconds: float,
-    on_progress: Callable[[PipelineProgress], None],
+    on_progress: Callable[[ChoiceProgress], None],
 ) -> HybridSearchResult:
     """The best pipeline faster than the bound; stops at the deadline or at Ctrl-C with the best one
     so far.
@@ -202,7 +202,7 @@ class _Search:
     """A search in progress."""
 
     def __init__(
-        self, bound_seconds: float, choices: int, on_progress: Callable[[PipelineProgress], None]
+        self, bound_seconds: float, choices: int, on_progress: Callable[[ChoiceProgress], None]
     ) -> None:
         self.best: HybridChoice | None = None
         self.least_bytes, self.tried = np.inf, 0
@@ -274,7 +274,7 @@ class _Search:
                 self.best, self._seconds = HybridChoice(terms, kind_options, best, seconds), seconds
         self.tried += 1
         what = f"hybrid pipelines of {stages} stages"
-        self._on_progress(PipelineProgress(what, self.tried, self._looks, self._seconds))
+        self._on_progress(ChoiceProgress(what, self.tried, self._looks, self._seconds))
 
     def interleave(self, kinds: StageKinds, points: Points, fabric: Fabric, limits: Limits) -> None:
         """Interleaved pipelines whose stages are all of one kind, where one may be faster."""
@@ -340,7 +340,7 @@ def stage_kinds(
     points: Points,
     fabric: Fabric,
     limits: Limits,
-    on_progress: Callable[[PipelineProgress], None],
+    on_progress: Callable[[ChoiceProgress], None],
     first: Setting | None = None,
 ) -> StageKinds:
     """The inner plans for the pipelines that are looked for; something is known to fit with
@@ -369,7 +369,7 @@ def stage_kinds(
         devices,
         limits.deadline.share(_SEARCH_SHARE),
         limits.seed,
-        lambda text: on_progress(PipelineProgress(text, 0, 0, np.inf)),
+        lambda text: on_progress(ChoiceProgress(text, 0, 0, np.inf)),
     )
     return StageKinds(pricer, points, fabric, tuple(inners))
 

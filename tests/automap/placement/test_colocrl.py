@@ -22,12 +22,14 @@ from automap.placement.colocrl import (
     placement_game,
     step_groups,
 )
-from automap.placement.measured import colocrl_measured
+from automap.placement.measured import MeasuredScore, colocrl_measured
 from automap.placement.policies import learnt
-from automap.placement.search import Placed, Progress, Search
+from automap.placement.search import Placed, Search
 from automap.placement.simulation import Simulator, placed_machine
+from automap.search.progress import ChoiceProgress
 from automap.topology import get_graph
 from models.stepwise import nmt_stepwise_tiny, rnnlm_stepwise_tiny
+from tests.automap.clocks import Work
 from tests.automap.placement.problems import layers_arguments, layers_step, traced
 from tests.automap.placement.test_baselines import forward_problem
 
@@ -190,7 +192,7 @@ def _without_sums(file):
 
 def test_progress_is_told_and_an_end_before_the_updates_is_noted(tmp_path):
     pytest.importorskip("torch")
-    search, told = layers_search(), list[Progress]()
+    search, told = layers_search(), list[ChoiceProgress]()
     search.folder, search.on_progress = tmp_path, told.append
     clock = Clock(processor_seconds=lambda: float(len(told)), wall_seconds=lambda: 0.0)
     search.deadline = Deadline.after(5.0, clock)
@@ -255,6 +257,17 @@ def test_a_lucky_measurement_does_not_decide():
     search = layers_search()
     search.measure = measure
     assert colocrl_measured(search, replace(PAPERS, hidden=8), 10).device == (1, 1)
+
+
+def test_where_time_ends_among_the_finalists_the_others_keep_what_they_took_at_first():
+    times = {(0, 0): 1.0, (1, 1): 1.2, (2, 2): 3.0}
+    search, work = layers_search(), Work()
+    search.deadline = Deadline.after(0.5, work.clock)
+    measured = work.counted(lambda placed: 2.0)
+    score = MeasuredScore(search, measured, np.arange(2), Deadline.never())
+    score.seconds = {search.place([*device]): seconds for device, seconds in times.items()}
+    assert score.fastest().device == (1, 1)
+    assert work.done == 1
 
 
 def test_a_program_without_a_step_cannot_be_measured():

@@ -86,6 +86,17 @@ def test_a_gather_reads_the_rows_it_returns():
     assert sum(a.n_bytes for a in gather.reads) <= 4 * WIDTH * 4 + 64
 
 
+def test_what_is_made_complex_for_a_scatter_is_not_written():
+    def rows_added(table, rows):
+        return abs(table.astype("complex64").at[::2].add(rows.astype("complex64"))).sum()
+
+    graph = step_graph(rows_added, (2 * ROWS, WIDTH), (ROWS, WIDTH))
+    converts = {v for op in graph.ops if op.opcode == "convert" for v in op.outputs}
+    written = {a.value for k in _kernels(graph, "cuda") for a in k.writes}
+    dims = [graph.values[v].dims for v in converts & written]
+    assert converts and (ROWS, WIDTH) not in dims
+
+
 @pytest.mark.parametrize(("platform", "is_written"), [("cuda", False), ("tpu", True)])
 def test_rows_that_are_looked_up_are_part_of_what_sums_them_on_gpus(platform, is_written):
     # Messages along the edges of a graph: of each edge a row of its source.

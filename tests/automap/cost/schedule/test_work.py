@@ -28,14 +28,19 @@ def _gradients_in_loop(order, graph, in_loop):
     return dict(zip(in_loop.tolist(), shared, strict=True))
 
 
+def _priced(problem, preset):
+    """The order of a step's kernels, and their price under a preset on eight GPUs."""
+    evaluator = Evaluator(build_tables(problem, "cuda"), problem.n_classes, get_topology("8xh100"))
+    space = Space(problem)
+    (point,) = PRESETS[preset].points(space, Mesh(("data",), (8,)))
+    return evaluator.tables.order, evaluator.price_point(space.split_classes(point))
+
+
 def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after():
     step, args = gpt.gpt(replace(gpt.TINY, depth=4, layers="scanned"), batch=16, seq=16).target
     problem = trace_step(step, args, platform="cuda").problem
-    evaluator = Evaluator(build_tables(problem, "cuda"), problem.n_classes, get_topology("8xh100"))
-    space = Space(problem)
-    (point,) = PRESETS["data-parallel"].points(space, Mesh(("data",), (8,)))
-    priced = evaluator.price_point(space.split_classes(point))
-    order, collectives = evaluator.tables.order, priced.collectives
+    order, priced = _priced(problem, "data-parallel")
+    collectives = priced.collectives
     seconds = np.where(order.row >= 0, priced.kernel_seconds[order.row], 0.0) * order.trips
     # A message each, so that every sum stays where it is ready.
     work = device_work(
@@ -103,11 +108,8 @@ def test_what_the_update_gathers_of_what_was_made_is_behind_the_passes():
 
     args = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((256, 256), (4096, 256)))
     problem = trace_step(step, args, platform="cuda").problem
-    evaluator = Evaluator(build_tables(problem, "cuda"), problem.n_classes, get_topology("8xh100"))
-    space = Space(problem)
-    (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
-    priced = evaluator.price_point(space.split_classes(point))
-    order, collectives = evaluator.tables.order, priced.collectives
+    order, priced = _priced(problem, "zero-3")
+    collectives = priced.collectives
     gathered = (priced.collective_seconds * collectives.count)[collectives.on_operand].sum()
     assert gathered > 0
 

@@ -12,10 +12,10 @@ from automap.cli import main
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError, PlanError
 from automap.pipeline.schedules import PRICED, Interleaved
-from automap.pipeline.search import PipelineProgress
 from automap.planner.spaces import plan_workload
 from automap.program.trace import trace_step
 from automap.report.progress import SearchProgress
+from automap.search.progress import ChoiceProgress
 from automap.topology import get_topology
 from models.gpt import gpt_tiny
 from models.mlp import mlp_tiny
@@ -207,7 +207,7 @@ def test_what_does_not_fit_says_how_much_it_needs():
 
 def test_progress_says_what_is_tried_and_the_best_so_far():
     workload = trace_step(*mlp_tiny(), platform="cuda")
-    seen: list[PipelineProgress] = []
+    seen: list[ChoiceProgress] = []
     options = Options(space="hybrid", stages=2, microbatches=2)
     found = Plan.from_record(
         plan_workload(workload, get_topology("4xv100"), options, on_stages=seen.append)
