@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from automap.backends.fitted import TileNumbers
-from hlo_tools.graph import Graph
+from hlo_tools.graph import DTYPE_BITS, PART_TYPES, Graph, Op
 
 
 class DimOrder(IntEnum):
@@ -63,6 +63,18 @@ def item_bytes(graph: Graph, value: int) -> int:
     """Bytes of a number of a value; at least 1."""
     array = graph.values[value]
     return max(array.n_bytes // max(math.prod(array.dims), 1), 1)
+
+
+def whole_side(graph: Graph, op: Op) -> int:
+    """The operand or the result of a transform: whichever has all its numbers. Of real numbers the
+    other side has half of the complex ones.
+    """
+    return max(op.outputs[0], op.inputs[0], key=lambda v: math.prod(graph.values[v].dims))
+
+
+def complex_bytes(dtype: str) -> int:
+    """Bytes of a complex number whose parts are as a type's, or which is of that type."""
+    return DTYPE_BITS[dtype] * (1 if dtype in PART_TYPES else 2) // 8
 
 
 def no_scratch(graph: Graph) -> Sequence[Scratch]:

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from automap.backends.arrays import complex_bytes, whole_side
 from automap.backends.effects import (
     CopiedAccesses,
     KernelUses,
@@ -29,7 +30,7 @@ from automap.backends.effects import (
     select_rows,
 )
 from automap.backends.fitted import TileNumbers
-from hlo_tools.graph import DTYPE_BITS, PART_TYPES, Graph, Op
+from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import FFT
 
 
@@ -90,15 +91,3 @@ def moved_bytes(graph: Graph, op: Op, numbers: TileNumbers) -> int:
     if graph.values[op.outputs[0]].dtype not in PART_TYPES:
         moved += 2 * complex_bytes(graph.values[whole].dtype)
     return round(math.prod(graph.values[whole].dims) * moved)
-
-
-def whole_side(graph: Graph, op: Op) -> int:
-    """The operand or the result of a transform: whichever has all its numbers. Of real numbers the
-    other side has half of the complex ones.
-    """
-    return max(op.outputs[0], op.inputs[0], key=lambda v: math.prod(graph.values[v].dims))
-
-
-def complex_bytes(dtype: str) -> int:
-    """Bytes of a complex number whose parts are as a type's, or which is of that type."""
-    return DTYPE_BITS[dtype] * (1 if dtype in PART_TYPES else 2) // 8

@@ -34,9 +34,15 @@ from typing import Final
 
 import numpy as np
 
-from automap.backends.arrays import ArrayOrders, DimOrder, Scratch, item_bytes
+from automap.backends.arrays import (
+    ArrayOrders,
+    DimOrder,
+    Scratch,
+    complex_bytes,
+    item_bytes,
+    whole_side,
+)
 from automap.backends.fitted import TileNumbers
-from automap.backends.xla_tpu.fourier import complex_bytes, whole_side
 from hlo_tools.analyses.liveness import one_number_rows
 from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
