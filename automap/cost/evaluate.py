@@ -123,6 +123,7 @@ class Evaluator:
                 collectives,
                 priced.collective_seconds,
                 self._messages(collectives, priced.sharding.sizes) if merges else None,
+                self.topology.device.launch_seconds,
             )
         # The walk adds the same seconds in another order than the product above: without the
         # threshold a plan that hides nothing would show 1e-18 hidden seconds.

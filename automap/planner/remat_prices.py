@@ -46,7 +46,7 @@ class Prices:
                 weights=priced.collective_seconds[here],
                 minlength=len(edges.count),
             )
-            for row, _, op, sums, moves in edges.incidences.tolist():
+            for row, _, op, sums, moves, _ in edges.incidences.tolist():
                 trips = max(problem.graph.ops[op].trip_count, 1)
                 site = parse_site(problem.graph.ops[op].op_name)
                 if site is not None and by_edge[row]:

@@ -230,7 +230,7 @@ def _messages(
         )
         is_late = bool(collectives.combinable[entry]) and not on_operand
         for at in range(int(places.first[edge]), int(places.first[edge + 1])):
-            _, value, op, times, trips = places.incidences[at].tolist()
+            _, value, op, times, trips, _ = places.incidences[at].tolist()
             # What nothing of importance waits for comes after all slots, the first ready first.
             slot = n_slots + places.ready[at] if is_late else places.needed[at]
             result[value, op].append(

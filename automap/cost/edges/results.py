@@ -50,6 +50,7 @@ def result_edges(
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops = row_of_op.tolist()
     merged = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
+    whole = merged.whole(graph)
     partials = _Partials(graph, simplifies=order is not None)
     least_messages = _Messages(problem, most_rank=1 if loop_messages == "vectors" else None)
     # Sum -> its distinct terms so far, each with its edge.
@@ -85,7 +86,7 @@ def result_edges(
                 # Terms that are alike but for what came before them are still rows of their own.
                 full_key = key._replace(earlier=tuple(sorted(terms.values()))) if terms else key
                 count = merged.trips(value, op.trip_count)
-                edge = edges.add(full_key, count, value, index, op.trip_count)
+                edge = edges.add(full_key, count, value, index, op.trip_count, whole.get(value))
                 terms.setdefault(key, edge)
                 if value == op.outputs[0]:
                     edge_of_op[index] = edge

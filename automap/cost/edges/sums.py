@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Literal
 
+from automap.cost.edges.loops import innermost_loops
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import CONTRACTIONS, LOOP_EXIT
 
@@ -47,6 +48,21 @@ class Sums:
     def trips(self, value: int, otherwise: int) -> int:
         """How often a value is reduced in a step."""
         return self.trips_by_term.get(value, otherwise)
+
+    def whole(self, graph: Graph) -> Mapping[int, int]:
+        """For each term the last that a trip of its loop makes of it and others of its sum."""
+        loops = innermost_loops(graph)
+        last: dict[tuple[int, int], int] = {}
+        place = {}
+        for term, name in self.sum_by_term.items():
+            made = graph.values[term].producer
+            place[term] = one = name, loops[made]
+            # What only moves elements of a term may be part of a kernel that comes much later.
+            if not keeps_elements(graph, graph.ops[made]) and (
+                one not in last or made > graph.values[last[one]].producer
+            ):
+                last[one] = term
+        return {term: last[one] for term, one in place.items() if one in last}
 
 
 def merged_sums(graph: Graph, order: Order) -> Sums:

@@ -80,8 +80,9 @@ class Edges:
     own_kind, own_mask, own_bytes
                         the collective that the operation itself is, in the step's `shard_map`s;
                         -1, 0, 0 if it is none
-    incidences          [incidences, 5]: row, value, op, and how often a step sums there, and moves
-                        anything else
+    incidences          [incidences, 6]: row, value, op, how often a step sums there, and moves
+                        anything else, and the value that a sum of it is done on: of a term that is
+                        added to others first the last that is made of them
     """
 
     value_row: np.ndarray
@@ -170,11 +171,19 @@ class EdgeList:
         self.trips: list[int] = []
         self.examples: list[tuple[int, int]] = []
         self.repeats: dict[tuple[int, int], int] = {}
-        self.incidences: list[tuple[int, int, int, int, int]] = []
+        self.incidences: list[tuple[int, int, int, int, int, int]] = []
 
-    def add(self, key: EdgeKey, count: int, value: int, op: int, trips: int | None = None) -> int:
-        """Count an incidence of `value` with `op`, which runs `trips` times (`count` if None); the
-        number of its row.
+    def add(
+        self,
+        key: EdgeKey,
+        count: int,
+        value: int,
+        op: int,
+        trips: int | None = None,
+        whole: int | None = None,
+    ) -> int:
+        """Count an incidence of `value` with `op`, which runs `trips` times (`count` if None) and
+        is summed as `whole` (`value` if None); the number of its row.
         """
         row = self.index.setdefault(key, len(self.index))
         # A new row: the number that was just given is the length of the lists.
@@ -188,7 +197,8 @@ class EdgeList:
         self.counts[row] += count
         self.trips[row] += moved
         # Rows add up how often they run, but where each one stands in the schedule is still needed.
-        self.incidences.append((row, value, op, count, moved))
+        summed = value if whole is None else whole
+        self.incidences.append((row, value, op, count, moved, summed))
         return row
 
     def edges(self) -> Edges:
@@ -244,7 +254,7 @@ class EdgeList:
             own_kind=own[:, 0],
             own_mask=own[:, 1],
             own_bytes=own[:, 2],
-            incidences=np.array(self.incidences, np.int64).reshape(-1, 5),
+            incidences=np.array(self.incidences, np.int64).reshape(-1, 6),
         )
 
 

@@ -5,11 +5,17 @@ collective at a time (latency_hiding_scheduler.cc): it is done before the first 
 it, and begins as soon as enough kernels stand in between. So no kernel hides two collectives, and
 the last ones find the most                                                 -> in: `_loop_waits`
 
-    order         the sums, which are done at the end of the loop, the last that is ready first;
-                  then the others, the last that is needed first
-    beside one    kernels that stand between where it is ready and where it is needed, the last
-                  first; then spare ones whose data is there, but for those that make what a sum
-                  not yet begun adds up                                     -> in: `_hide`
+    next          of the collectives whose readers are behind it, sums among them as only the end
+                  of the loop reads them, the one that ends the longest chain of collectives
+                  (AsyncDepth)                                              -> in: `_collectives`
+    beside it     kernels in their order, the last first, but none that makes data for one that has
+                  not begun; then spare ones; then slices of what the loop is handed that are read
+                  later                                                     -> in: `_hide`
+    spare ones    whose data is there, first the one whose seconds are nearest to what is left to
+                  hide; those that make what a sum adds up run before it begins, those that read a
+                  sum after it is done                                      -> in: `_nearest_spare`
+    enough        a kernel is its work alone to the scheduler, so that one that takes no longer than
+                  a launch hides nothing in its eyes                        -> in: `Work.expected`
     wait          what these kernels leave of its seconds; a kernel is not split
 
 A loop that has collectives lets none of outside run beside it, as the scheduler counts it as a user
@@ -21,6 +27,10 @@ import numpy as np
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, SPARE
 from automap.cost.schedule.work import Work
 from automap.numba_jit import inner, inner_making_arrays
+
+
+# Columns of `_collectives`.
+NEEDED, SECONDS, DEPTH, MADE_FROM, SUM = range(5)
 
 
 @inner_making_arrays
@@ -87,28 +97,81 @@ def _loop_waits(work: Work, leaves: np.ndarray, enter: int) -> float:
         if leaves[k] >= 0:
             left[k - enter : leaves[k] - enter] = 0.0
             is_own[k + 1 - enter : leaves[k] + 1 - enter] = False
-    waits, place, u = 0.0, leave, len(work.urgent_needed) - 1
-    for k in range(leave, enter, -1):
-        if is_own[k - enter] and work.backlog[k] > 0:
-            place, wait = _hide(work, is_own, left, enter, place, k, k + 1, work.backlog[k])
-            waits += wait
-    # The last that is needed first; of those that are needed at once the last of `Work`.
-    for k in range(leave, enter, -1):
-        while u >= 0 and work.urgent_needed[u] > k:
-            u -= 1
-        if not is_own[k - enter]:
-            continue
-        place = min(place, k)
-        while u >= 0 and work.urgent_needed[u] == k:
-            place, wait = _hide(
-                work, is_own, left, enter, place, work.urgent_ready[u], 0, work.urgent_seconds[u]
-            )
-            waits += wait
-            u -= 1
-        if work.prefetch[k] > 0:
-            place, wait = _hide(work, is_own, left, enter, place, enter, 0, work.prefetch[k])
-            waits += wait
+    rows = _collectives(work, is_own, enter, leave)
+    needed, depth = rows[:, NEEDED], rows[:, DEPTH]
+    # Whether the sum that is ready at a boundary has still to begin.
+    is_to_come = np.zeros(leave - enter + 1, np.bool_)
+    is_to_come[1:] = is_own[1:] & (work.backlog[enter + 1 : leave + 1] > 0)
+    is_handed = _slices(work, enter, leave)
+    is_left = np.ones(len(rows), np.bool_)
+    waits, place = 0.0, leave
+    for _ in range(len(rows)):
+        place = min(place, int(needed[is_left].max()))
+        chosen = -1
+        for c in range(len(rows)):
+            # Rows are sorted by where they are needed or ready: of equal ones the last is next.
+            is_free = is_left[c] and needed[c] >= place
+            if is_free and (chosen < 0 or depth[c] >= depth[chosen]):
+                chosen = c
+        first = int(rows[is_left, MADE_FROM].max())
+        place, wait = _hide(
+            work, is_own, left, is_to_come, is_handed, enter, place, first, rows[chosen]
+        )
+        waits += wait
+        is_left[chosen] = False
+        if rows[chosen, SUM] >= 0:
+            is_to_come[int(rows[chosen, SUM]) - enter] = False
     return waits
+
+
+@inner_making_arrays
+def _collectives(work: Work, is_own: np.ndarray, enter: int, leave: int) -> np.ndarray:
+    """The collectives of a loop, [collectives, columns]: the boundary that it is needed at, its
+    seconds, those of the longest chain of collectives that ends with it, the boundary from which on
+    no kernel makes its data, and for a sum the boundary it is ready at, else -1.
+    """
+    rows = np.zeros((2 * (leave - enter) + len(work.urgent_needed), 5))
+    n, u = 0, 0
+    # Seconds of the longest chain that ends before each boundary.
+    chain = np.zeros(leave - enter + 1)
+    while u < len(work.urgent_needed) and work.urgent_needed[u] <= enter:
+        u += 1
+    for k in range(enter + 1, leave + 1):
+        before = longest = chain[k - 1 - enter]
+        while u < len(work.urgent_needed) and work.urgent_needed[u] == k:
+            if is_own[k - enter]:
+                ready, seconds = max(work.urgent_ready[u], enter), work.urgent_seconds[u]
+                depth = seconds + (before if ready == k else chain[ready - enter])
+                rows[n] = np.array([k, seconds, depth, ready, -1.0])
+                longest = max(longest, depth)
+                n += 1
+            u += 1
+        if is_own[k - enter] and work.prefetch[k] > 0:
+            seconds = work.prefetch[k]
+            rows[n] = np.array([k, seconds, seconds, enter, -1.0])
+            longest = max(longest, seconds)
+            n += 1
+        if is_own[k - enter] and work.backlog[k] > 0:
+            seconds = work.backlog[k]
+            rows[n] = np.array([leave, seconds, before + seconds, work.made_from[k], k])
+            n += 1
+        chain[k - enter] = longest
+    return rows[:n]
+
+
+@inner_making_arrays
+def _slices(work: Work, enter: int, leave: int) -> np.ndarray:
+    """Which kernels of a loop are made of nothing but what the loop is handed, and are no data of a
+    collective, [slots of the loop].
+    """
+    is_slice = (work.kind[enter:leave] == KERNEL) & (work.data_at[enter:leave] <= enter + 1)
+    for ready in work.urgent_ready:
+        if enter < ready <= leave:
+            is_slice[ready - 1 - enter] = False
+    for slot in range(enter, leave):
+        if work.backlog[slot + 1] > 0:
+            is_slice[slot - enter] = False
+    return is_slice
 
 
 @inner
@@ -116,37 +179,74 @@ def _hide(
     work: Work,
     is_own: np.ndarray,
     left: np.ndarray,
+    is_to_come: np.ndarray,
+    is_handed: np.ndarray,
     enter: int,
     done: int,
-    ready: int,
-    begun: int,
-    seconds: float,
+    first: int,
+    collective: np.ndarray,
 ) -> tuple[int, float]:
     """The boundary at which a collective begins that is done at boundary `done`, and how long it is
-    waited for; takes what it hides behind from `left` [slots of the loop].
-
-    Sums that are ready at `begun` or later have begun.
+    waited for; takes what it hides behind from `left` [slots of the loop], of the kernels in their
+    order none before boundary `first`.
     """
-    place, rest = done, seconds
-    while place > max(ready, enter + 1) and rest > 0:
+    # What the scheduler thinks is left to hide, and what is hidden.
+    place, rest, hidden = done, collective[SECONDS], 0.0
+    while place > max(first, enter + 1) and rest > 0:
         slot = place - 1
         # A loop of others lets nothing begin before it.
         if work.kind[slot] == EXIT and not is_own[slot - enter]:
             break
-        if work.kind[slot] == KERNEL:
-            rest -= left[slot - enter]
+        if work.kind[slot] == KERNEL and left[slot - enter] > 0:
+            rest -= work.expected[slot]
+            hidden += left[slot - enter]
             left[slot - enter] = 0.0
         place -= 1
+    while rest > 0:
+        at = _nearest_spare(work, left, is_to_come, enter, done, collective[SUM], rest)
+        if at < 0:
+            break
+        rest -= work.expected[enter + at]
+        hidden += left[at]
+        left[at] = 0.0
     for at in range(len(left) - 1, 0, -1):
         slot = enter + at
-        if (
-            rest <= 0
-            or left[at] <= 0
-            or work.kind[slot] != SPARE
-            or work.data_at[slot] > done
-            or 0 <= work.sum_at[slot] < begun
-        ):
+        if rest > 0 and left[at] > 0 and is_handed[at] and slot < place <= work.read_at[slot]:
+            rest -= work.expected[slot]
+            hidden += left[at]
+            left[at] = 0.0
+    return place, max(collective[SECONDS] - hidden, 0.0)
+
+
+@inner
+def _nearest_spare(
+    work: Work,
+    left: np.ndarray,
+    is_to_come: np.ndarray,
+    enter: int,
+    done: int,
+    own_sum: float,
+    rest: float,
+) -> int:
+    """The spare kernel, by its place in `left`, that may run before boundary `done` and takes the
+    time that is nearest to `rest`, of equal ones the last; -1 if there is none.
+    """
+    best = -1
+    for at in range(len(left) - 1, 0, -1):
+        slot = enter + at
+        if left[at] <= 0 or work.kind[slot] != SPARE or work.data_at[slot] > done:
             continue
-        rest -= left[at]
-        left[at] = 0.0
-    return place, max(rest, 0.0)
+        reads = work.reads_sum[slot]
+        is_before = _is_to_come(is_to_come, work.sum_at[slot] - enter)
+        is_after = reads >= 0 and (reads == own_sum or not _is_to_come(is_to_come, reads - enter))
+        if is_before or is_after:
+            continue
+        off = abs(rest - work.expected[slot])
+        if best < 0 or off < abs(rest - work.expected[enter + best]):
+            best = at
+    return best
+
+
+@inner
+def _is_to_come(is_to_come: np.ndarray, at: int) -> bool:
+    return 0 < at < len(is_to_come) and is_to_come[at]

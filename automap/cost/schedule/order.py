@@ -58,8 +58,9 @@ class Order:
 
     `op` is what stands there; `row` is the kernel's, -1 for loops; `trips` how often it runs in a
     step; `data_at` is the boundary at which what it reads has been made, but for what LATE kernels
-    make; `merged` is the last slot of those that are one product, of others their own. `loop`
-    [boundaries] is the slot that enters the innermost loop around, -1 for none.
+    make, `read_at` the last one before what it makes is read; `merged` is the last slot of those
+    that are one product, of others their own. `loop` [boundaries] is the slot that enters the
+    innermost loop around, -1 for none.
     """
 
     kind: np.ndarray
@@ -67,6 +68,7 @@ class Order:
     row: np.ndarray
     trips: np.ndarray
     data_at: np.ndarray
+    read_at: np.ndarray
     merged: np.ndarray
     loop: np.ndarray
     operands: Places
@@ -108,6 +110,8 @@ def program_order(
     # wait for it.
     made_at = _made_at(graph, position, set(columns[columns[:, 1] != LATE, 4].tolist()))
     data = [max((made_at[v] for v in graph.ops[op].inputs), default=-1) for op in columns[:, 4]]
+    read_at = _read_at(graph, position, set(columns[:, 4].tolist()))
+    read = [min((read_at[v] for v in graph.ops[op].outputs), default=-1) for op in columns[:, 4]]
     # Slots at one place are one product, which waits for what any of them reads.
     merged = np.searchsorted(at, at, side="right") - 1
     latest = np.array(data, np.int64)
@@ -118,6 +122,7 @@ def program_order(
         row=columns[:, 2],
         trips=columns[:, 3],
         data_at=np.searchsorted(at, latest[merged], side="right"),
+        read_at=np.searchsorted(at, read),
         merged=merged,
         loop=_loops(columns[:, 1]),
         operands=_places(operands, *_operand_positions(problem, operands, position), at),
@@ -210,13 +215,33 @@ def _made_at(graph: Graph, position: np.ndarray, slots: set[int]) -> list[int]:
     return made
 
 
+def _read_at(graph: Graph, position: np.ndarray, slots: set[int]) -> list[int]:
+    """For each value the position of the first op in `slots` that reads it, or what is made of it
+    without one; the end of the step if there is none.
+    """
+    read = [len(position)] * len(graph.values)
+    for index in range(len(graph.ops) - 1, -1, -1):
+        op = graph.ops[index]
+        at = (
+            int(position[index])
+            if index in slots
+            else min((read[v] for v in op.outputs), default=len(position))
+        )
+        for value in op.inputs:
+            read[value] = min(read[value], at)
+    return read
+
+
 def _operand_positions(
     problem: Problem, edges: Edges, position: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions after which, and before which, the incidences are gathered."""
-    producer = np.array([value.producer for value in problem.graph.values], np.int64)
-    made = producer[edges.incidences[:, 1]]
+    made = _producers(problem.graph)[edges.incidences[:, 1]]
     return np.where(made >= 0, position[made], -1), position[edges.incidences[:, 2]]
+
+
+def _producers(graph: Graph) -> np.ndarray:
+    return np.array([value.producer for value in graph.values], np.int64)
 
 
 def _result_positions(
@@ -230,11 +255,13 @@ def _result_positions(
         min((int(position[u]) for u in readers if not is_late[u]), default=end) for readers in users
     ]
     loop_end = _outermost_end(problem, position)
-    _, value, op, times, trips = edges.incidences.T
-    made = np.where(is_late[op], np.array(made_at, np.int64)[value], position[op])
+    _, value, op, times, trips, whole = edges.incidences.T
+    # A sum of several terms is ready with the last of them.
+    op = np.where(whole == value, op, _producers(problem.graph)[whole])
+    made = np.where(is_late[op], np.array(made_at, np.int64)[whole], position[op])
     # Fewer sums than trips: the sum has left its loops, and is done once behind the outermost.
     ready = np.where(times < trips, loop_end[op], made)
-    needed = np.array(first_use, np.int64)[value]
+    needed = np.array(first_use, np.int64)[whole]
     return ready, np.where(times < trips, end, np.maximum(needed, ready + 1))
 
 

@@ -20,17 +20,25 @@ class Work(NamedTuple):
     """What a device does in a step: [slots] of kernels, [slots + 1] at boundaries, urgent
     collectives one by one.
 
-    `kind`, `seconds` [slots] as in `Order`; `data_at` [slots] too, but for what reads the result of
-    a collective; `sum_at` [slots] is the boundary from which the sum of what a spare kernel makes
-    can begin, -1 for none. Seconds of kernels (`spare`, `late`, where their data is there) and of
-    collectives (`backlog` and `renewed` where they are ready, `prefetch` where it is needed) at
-    boundaries. The urgent ones are sorted by where they are needed.
+    `kind`, `seconds` [slots] as in `Order`, but several slots that are one product are the last of
+    them; `expected` [slots] is what the scheduler takes `seconds` to be. `data_at` and `read_at`
+    [slots] too, but for what reads the result of a collective. Boundaries of sums, -1 for none:
+    `sum_at` [slots] is that from which the sum of what a spare kernel makes can begin, `reads_sum`
+    [slots] that of the sum that it reads, `made_from` [boundaries] the one from which on only spare
+    kernels make the terms of the sum that is ready here. Seconds of kernels (`spare`, `late`, where
+    their data is there) and of collectives (`backlog` and `renewed` where they are ready,
+    `prefetch` where it is needed) at boundaries. The urgent ones are sorted by where they are
+    needed.
     """
 
     kind: np.ndarray
     seconds: np.ndarray
+    expected: np.ndarray
     data_at: np.ndarray
+    read_at: np.ndarray
     sum_at: np.ndarray
+    reads_sum: np.ndarray
+    made_from: np.ndarray
     spare: np.ndarray
     late: np.ndarray
     backlog: np.ndarray
@@ -44,21 +52,26 @@ class Work(NamedTuple):
 def device_work(
     order: Order,
     slot_seconds: np.ndarray,
+    expected_seconds: np.ndarray,
     collectives: Collectives,
     seconds: np.ndarray,
     messages: np.ndarray | None = None,
 ) -> Work:
-    """What is to be done where: `slot_seconds` [slots] and `seconds` [entries of `collectives`] are
-    of a whole step.
+    """What is to be done where: `slot_seconds` [slots], which the scheduler takes to be
+    `expected_seconds` [slots], and `seconds` [entries of `collectives`] are of a whole step.
     """
     # Boundary k lies before slot k, and one more behind the last.
     n = len(order.kind) + 1
+    # Several slots that are one product are its last.
+    slot_seconds, expected_seconds = (
+        np.bincount(order.merged, seconds, n - 1) for seconds in (slot_seconds, expected_seconds)
+    )
     spare, late = (
         np.bincount(order.data_at[chosen], slot_seconds[chosen], n)
         for chosen in (order.kind == SPARE, order.kind == LATE)
     )
     backlog, renewed, prefetch = np.zeros((3, n))
-    sum_at = np.full(len(order.kind), n)
+    sums = np.zeros((2, 0), np.int64)
     data_at = order.data_at.copy()
     urgent: list[tuple[np.ndarray, ...]] = []
     for on_operand, places in ((True, order.operands), (False, order.results)):
@@ -85,22 +98,22 @@ def device_work(
                     order.loop[place], places.rank[at], place, parts, is_first=into is prefetch
                 )
             if into is backlog:
-                makes = places.ready[at] - 1
-                is_spare = order.kind[makes] == SPARE
-                np.minimum.at(sum_at, makes[is_spare], boundary[at][is_spare])
-                # What reads a sum comes after it: at the end of the loop, as the sum does.
-                data_at[np.isin(order.data_at, places.ready[at])] = n
+                sums = np.array([places.ready[at], boundary[at]])
             # Several collectives may stand at one boundary: `.at` adds all of them.
             np.add.at(into, boundary[at], each)
     ready, needed, each = (np.concatenate(column) for column in zip(*urgent))
     # Stable, so that the order of equal ones, and with it each sum of floats, is reproducible.
     by_need = np.argsort(needed, kind="stable")
+    sum_at, reads_sum, made_from = _around_sums(order, *sums)
     return Work(
         kind=order.kind,
         seconds=slot_seconds,
+        expected=expected_seconds,
         data_at=data_at,
-        # Several that are one product make what all their sums add up.
-        sum_at=np.where(sum_at < n, sum_at, -1)[order.merged],
+        read_at=order.read_at,
+        sum_at=sum_at,
+        reads_sum=reads_sum,
+        made_from=made_from,
         spare=spare,
         late=late,
         backlog=backlog,
@@ -110,6 +123,27 @@ def device_work(
         urgent_needed=needed[by_need],
         urgent_seconds=each[by_need],
     )
+
+
+def _around_sums(
+    order: Order, ready: np.ndarray, begun: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`Work.sum_at`, `reads_sum` and `made_from` of sums whose terms are `ready` at one boundary
+    and that begin, with others of their message, at another, [sums].
+    """
+    n = len(order.kind) + 1
+    makes = ready - 1
+    is_spare = order.kind[makes] == SPARE
+    sum_at = np.full(len(order.kind), n)
+    np.minimum.at(sum_at, makes[is_spare], begun[is_spare])
+    # A spare kernel may run until its sum begins, what its data is made of before.
+    made_from = np.zeros(n, np.int64)
+    np.maximum.at(made_from, begun, np.where(is_spare, order.data_at[makes], ready))
+    # What reads a sum comes after it.
+    read = np.full(n, -1)
+    read[ready] = begun
+    # Several that are one product make what all their sums add up.
+    return np.where(sum_at < n, sum_at, -1)[order.merged], read[order.data_at], made_from
 
 
 def _is_new(

@@ -45,7 +45,7 @@ def item_shares(profile: Profile, edges: Edges) -> ItemShares:
     shares: dict[bool, list[tuple[int, int, float]]] = {False: [], True: []}
     read: set[tuple[int, int, int]] = set()
     loops = [(loop.enter, loop.leave) for loop in items.loops]
-    for row, value, op, _, trips in edges.incidences.tolist():
+    for row, value, op, _, trips, _ in edges.incidences.tolist():
         is_forward = problem.phases[op] is Phase.FORWARD or any(a <= op <= b for a, b in loops)
         if op not in backward.span and not is_forward:
             continue

@@ -249,9 +249,14 @@ class Pricer:
         kernel_seconds = np.where(
             self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.kernel_seconds
         )
-        return (
-            waiting_seconds(self.tables.order, kernel_seconds, entries, collective_seconds) / busy
+        waiting = waiting_seconds(
+            self.tables.order,
+            kernel_seconds,
+            entries,
+            collective_seconds,
+            launch_seconds=evaluator.topology.device.launch_seconds,
         )
+        return waiting / busy
 
     def _by_item(self, entries: Collectives, seconds: np.ndarray, side: str) -> np.ndarray:
         """Seconds of entries by the items whose ops issue them, [items]; `side` is forward or

@@ -46,6 +46,7 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
     work = device_work(
         order,
         seconds,
+        seconds,
         collectives,
         priced.collective_seconds * collectives.count,
         messages=np.ones(len(collectives.kind)),
@@ -69,7 +70,10 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
     # What reads one of these stacks its sum: nothing else of the loop waits for it.
     stacks = np.isin(order.data_at, in_loop + 1) & (order.kind == SPARE)
     assert stacks.any()
-    assert (work.data_at[stacks] == len(order.kind) + 1).all()
+    assert set(work.reads_sum[stacks]) == set(work.sum_at[in_loop])
+    # Before a sum begins only spare kernels make it, from data that is there before.
+    made_from = work.made_from[work.sum_at[in_loop]]
+    assert (made_from == work.data_at[in_loop]).all() and (made_from < work.sum_at[in_loop]).all()
 
 
 def test_a_product_is_merged_with_those_of_one_operand_only():
@@ -117,7 +121,7 @@ def test_what_the_update_gathers_of_what_was_made_is_behind_the_passes():
         """Seconds of gathers of parameters (before they are needed, behind all kernels)."""
         work = device_work(
             replace(order, operands=replace(order.operands, ready=ready)),
-            np.zeros(len(order.kind)),
+            *np.zeros((2, len(order.kind))),
             replace(collectives, phase=np.full(len(collectives.kind), phase)),
             np.where(collectives.on_operand, priced.collective_seconds * collectives.count, 0.0),
         )
