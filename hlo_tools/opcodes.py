@@ -56,6 +56,8 @@ ALL_TO_ALL = "all-to-all"
 COLLECTIVE_PERMUTE = "collective-permute"
 REDUCE_SCATTER = "reduce-scatter"
 CUSTOM_CALL = "custom-call"
+# Nothing is fused over them, and what they hand on is in memory.
+BARRIERS = ("opt-barrier", "optimization-barrier")
 
 # How the target of the custom call begins that a constraint is made of; its rest is the sharding.
 CONSTRAINT_TARGET = f"{CONSTRAINT}:"
@@ -242,7 +244,7 @@ _ROWS: tuple[Opcode, ...] = (
         Kind.IDENTITY,
         _T.NO_FLOPS | _T.EACH_ELEMENT | _T.SAME_PLACES | _T.SAME_NUMBER | _T.PLAIN,
     ),
-    *_rows("opt-barrier optimization-barrier copy-start copy-done", Kind.IDENTITY),
+    *_rows(" ".join((*BARRIERS, "copy-start copy-done")), Kind.IDENTITY),
     *_rows(DOT, Kind.CONTRACTION, _PRODUCT | _T.DENSE | _T.SUMS_APART),
     *_rows(CONVOLUTION, Kind.CONTRACTION, _PRODUCT | _T.DENSE),
     *_rows(RAGGED_DOT, Kind.CONTRACTION, _PRODUCT),

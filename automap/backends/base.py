@@ -78,6 +78,7 @@ class Backend:
                         them: (op that enters the loop, value)
     views               opcodes whose results are what they read, in another order of dimensions
     in_place            opcodes that write over what they read, beside elementwise ones
+    beside_sums         whether what reads an array and sums of it writes over the array, or anew
     fitted              the data file of its numbers
     effects             what is added to kernels by how arrays lie in memory, one file each; as for
                         `tiles`
@@ -112,6 +113,7 @@ class Backend:
     relaid_stacks: Callable[[Graph], Iterable[tuple[int, int]]] = lambda graph: ()
     views: frozenset[str] = frozenset()
     in_place: frozenset[str] = frozenset()
+    beside_sums: Literal["in place", "anew"] = "in place"
 
     @property
     def combine_bytes(self) -> int:

@@ -44,7 +44,14 @@ from automap.program.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.analyses.host_memory import HostMemory, host_memory
 from hlo_tools.analyses.kernels import Access, Kernel, kernels, kernels_apart
-from hlo_tools.analyses.liveness import Buffers, Places, buffers, narrow_values, stored_bytes
+from hlo_tools.analyses.liveness import (
+    Buffers,
+    Places,
+    buffers,
+    narrow_values,
+    op_positions,
+    stored_bytes,
+)
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, SCATTER
@@ -126,7 +133,9 @@ def build_tables(
         updates="late" if backend.collectives == "beside kernels" else "early",
         views=backend.views,
         in_place=backend.in_place,
+        beside_sums=backend.beside_sums,
     )
+    position = op_positions(graph, problem.phases, places.updates)
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places)
     orders = None if backend.arrays is None else backend.arrays.orders(graph)
     scratch = backend.scratch(graph)
@@ -147,9 +156,9 @@ def build_tables(
             problem,
             live.position_of_op,
         ),
-        program=Program(problem, kernel_list, row_of_kernel, live.position_of_op),
+        program=Program(problem, kernel_list, row_of_kernel, position),
         host_copies=host_copies(
-            problem, host, kernel_list, row_of_kernel, row_of_value, live.position_of_op, n_bytes
+            problem, host, kernel_list, row_of_kernel, row_of_value, position, n_bytes
         ),
     )
 

@@ -261,12 +261,13 @@ def _forward_runs(home: Home) -> Iterator[tuple[int, int]]:
         if first is None and not backward:
             first = number
         if first is not None and backward:
-            if any(_is_heavy(e) for e in home.flat.equations[first:number]):
+            if any(is_heavy(e) for e in home.flat.equations[first:number]):
                 yield first, number
             first = None
 
 
-def _is_heavy(equation: Equation) -> bool:
+def is_heavy(equation: Equation) -> bool:
+    """Whether an equation is a product or has a body."""
     return equation.eqn.primitive.name in _PRODUCTS or bool(equation.bodies)
 
 
@@ -306,7 +307,7 @@ def _longest_repeat(home: Home, signatures: np.ndarray, start: int) -> tuple[int
         for begin, stop in zip(edges[::2].tolist(), edges[1::2].tolist()):
             length = stop - begin + period
             heavy = home.flat.equations[start + begin : start + begin + period]
-            is_layer = stop - begin >= period and any(map(_is_heavy, heavy))
+            is_layer = stop - begin >= period and any(map(is_heavy, heavy))
             # Of runs of equal length the shorter period: two layers are a period too.
             if is_layer and (best is None or length > best[2]):
                 best = start + begin, period, length
@@ -347,7 +348,7 @@ def _pieces(home: Home, first: int, end: int) -> Iterator[tuple[int, int]]:
     """What does not repeat, in sqrt(n) pieces of as many of its n products, cut where little goes
     across.
     """
-    heavy = [n for n in range(first, end) if _is_heavy(home.flat.equations[n])]
+    heavy = [n for n in range(first, end) if is_heavy(home.flat.equations[n])]
     count = max(math.isqrt(len(heavy)), 1)
     crossing = _crossing_bytes(home, first, end)
     at = first

@@ -5,13 +5,15 @@ Of each block (`automap.jaxpr.blocks`) some values are kept. Where the backward 
 one, d, the equations that d is made of are emitted again, from what is kept, what the block is
 given, and what the forward pass has stored in any case:
 
-    run of equations    x' = barrier(x, g);  d' = f(x')        g a gradient that is there already
+    run of equations    x', g' = barrier(x, g);  d' = f(x')    g a gradient that is there already
     loop                forward   y, keeps = scan(body)        without the stack of d
                         backward  scan(d' = f(keeps);  ...)    d again in each trip
 
 So what is computed again waits for the backward pass to come there, and XLA does not take both for
-one. Every equation keeps its primitive and parameters: numbers are those of the step itself, as far
-as the compiler fuses alike. What the user's own `jax.checkpoint` does is left as it is: it is one
+one. What passes a barrier is in memory: of the gradient that is read, and those that it alone is
+made of, g is the one with the fewest bytes             -> in: `_Emitter._smallest_gradient`
+Every equation keeps its primitive and parameters: numbers are those of the step itself, as far as
+the compiler fuses alike. What the user's own `jax.checkpoint` does is left as it is: it is one
 equation among the others.
 """
 
@@ -28,7 +30,15 @@ from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, shape_in_memory
 from automap.jaxpr.accumulate import accumulated
 from automap.jaxpr.again import Again, Choice, is_var
-from automap.jaxpr.blocks import Block, Home, is_for_backward, variables
+from automap.jaxpr.blocks import (
+    END,
+    Block,
+    Home,
+    is_for_backward,
+    is_heavy,
+    n_bytes,
+    variables,
+)
 from automap.jaxpr.flatten import FlatJaxpr, equations, flatten
 from automap.jaxpr.remat_loops import Loop
 from automap.plan.levers import CARRY, LeversRecord
@@ -179,32 +189,47 @@ class _Emitter:
         # What stands for a variable from here on: behind a barrier it is another one.
         self._now: dict[Any, Any] = {}
         self._gradient: Any = None
+        self._made: list[Any] = []
+        # The one of `_made` that stands for a backward equation.
+        self._made_of: dict[int, Any] = {}
         self._loops = {
             c.block.loop: Loop(c)
             for c in choices
             if c.block.outer is not None and c.block.outer.flat is flat
         }
 
-    def emit(self) -> Iterator[Any]:
+    def emit(self) -> list[Any]:
         for number, equation in enumerate(self._flat.equations):
             eqn = self._inside(number)
             if self._home.is_backward[number]:
                 gradient = self._latest_gradient(eqn)
                 for var in dict.fromkeys(variables(eqn.invars)):
                     if var in self._by_var:
-                        yield from self._emit_again(var, gradient)
-                eqn = eqn.replace(invars=[self._read(atom) for atom in eqn.invars])
-                yield from self._backward(number, eqn)
+                        self._emit_again(var, gradient, number)
+                self._emit_backward(number)
                 floats = [v for v in equation.eqn.outvars if _is_float(v)]
                 self._gradient = floats[-1] if floats else self._gradient
             elif number in self._loops:
                 loop = self._loops[number]
                 loop.prepare(self._readers(number), self._home)
-                yield from loop.forward(eqn)
+                self._made += loop.forward(eqn)
             else:
-                yield eqn.replace(
-                    invars=[self._now.get(a, a) if is_var(a) else a for a in eqn.invars]
-                )
+                given = [self._now.get(a, a) if is_var(a) else a for a in eqn.invars]
+                self._made.append(eqn.replace(invars=given))
+        return self._made
+
+    def _emit_backward(self, number: int) -> None:
+        """A backward equation as it stands, or the loop that computes again what forward loops do
+        not stack.
+        """
+        eqn = self._inside(number)
+        eqn = eqn.replace(invars=[self._read(atom) for atom in eqn.invars])
+        for loop in self._loops.values():
+            if number in loop.readers:
+                *before, eqn = loop.backward(number, eqn)
+                self._made += before
+        self._made.append(eqn)
+        self._made_of[number] = eqn
 
     def _inside(self, number: int) -> Any:
         """An equation with the choices in its bodies applied."""
@@ -220,7 +245,7 @@ class _Emitter:
                 flat.constvars,
                 flat.consts,
                 flat.outvars,
-                list(_Emitter(flat, inside).emit()),
+                _Emitter(flat, inside).emit(),
             )
         return equation.eqn.replace(params=params)
 
@@ -231,24 +256,43 @@ class _Emitter:
             {r for v in stacks if is_for_backward(self._home, v) for r in self._home.readers[v]}
         )
 
-    def _backward(self, number: int, eqn: Any) -> Iterator[Any]:
-        """A backward equation, or the loop that computes again what forward loops do not stack."""
-        for loop in self._loops.values():
-            if number in loop.readers:
-                eqn_list = list(loop.backward(number, eqn))
-                *before, eqn = eqn_list
-                yield from before
-        yield eqn
-
     def _latest_gradient(self, eqn: Any) -> Any:
         """A gradient that an equation reads, else the last one before it."""
         for var in variables(eqn.invars):
-            maker = self._home.maker.get(var)
-            if maker is not None and self._home.is_backward[maker] and _is_float(var):
+            if self._is_gradient(var):
                 return var
         return self._gradient
 
-    def _emit_again(self, var: Any, gradient: Any) -> Iterator[Any]:
+    def _smallest_gradient(self, gradient: Any, reader: int) -> tuple[Any, list[int]]:
+        """(the smallest gradient that one is made of without products, the equations from it to
+        that one, the last first): none is read before equation `reader`, so they can wait as well.
+        """
+        smallest, between, path = gradient, list[int](), list[int]()
+        while gradient not in self._now:
+            maker = self._home.maker.get(gradient)
+            if maker is None or not self._home.is_backward[maker]:
+                break
+            equation = self._flat.equations[maker]
+            made = [v for v in equation.eqn.outvars if not isinstance(v, core.DropVar)]
+            readers = {r for v in made for r in self._home.readers.get(v, ())} - {END, *path}
+            sources = {v for v in variables(equation.eqn.invars) if self._is_gradient(v)}
+            is_fixed = is_heavy(equation) or equation.eqn.effects
+            if is_fixed or len(sources) != 1 or any(r < reader for r in readers):
+                break
+            path.append(maker)
+            (gradient,) = sources
+            if n_bytes(gradient) < n_bytes(smallest):
+                smallest, between = gradient, list(path)
+        return smallest, between
+
+    def _is_gradient(self, var: Any) -> bool:
+        """Whether a backward equation makes a number of others: zeros to add to are none."""
+        maker = self._home.maker.get(var)
+        if maker is None or not self._home.is_backward[maker] or not _is_float(var):
+            return False
+        return any(variables(self._flat.equations[maker].eqn.invars))
+
+    def _emit_again(self, var: Any, gradient: Any, reader: int) -> None:
         again = self._by_var[var]
         numbers, outside = again.needed(var)
         if var in again.now:
@@ -256,16 +300,21 @@ class _Emitter:
         given = [v for v in outside if _can_wait(v)]
         again.now.update({v: self._now.get(v, v) for v in outside})
         if given:
-            waiting = [again.now[v] for v in given]
+            waiting, between = [again.now[v] for v in given], list[int]()
             if gradient is not None:
+                gradient, between = self._smallest_gradient(gradient, reader)
                 waiting.append(self._now.get(gradient, gradient))
             behind = [core.Var(v.aval) for v in waiting]
-            yield _barrier(waiting, behind)
+            moved = {id(self._made_of[number]) for number in between}
+            self._made = [eqn for eqn in self._made if id(eqn) not in moved]
+            self._made.append(_barrier(waiting, behind))
             again.now.update(zip(given, behind))
             if gradient is not None:
                 # Read from here on, or the compiler would not have to wait for it.
                 self._now[gradient] = behind[-1]
-        yield from again.emit(numbers)
+            for number in reversed(between):
+                self._emit_backward(number)
+        self._made += again.emit(numbers)
 
     def _read(self, atom: Any) -> Any:
         if isinstance(atom, core.Literal):

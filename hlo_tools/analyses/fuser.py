@@ -15,7 +15,8 @@ class Fuser:
     ops that alone use a contraction's result are part of it, `tables` whether an input that rows
     are looked up in is converted whole before, or only those rows, `slices` whether a product loads
     a part whose offset is known at run time from the array that it is cut of, or from a copy,
-    `lookups` whether looking up by index is a kernel, or a part of those that use what it makes.
+    `lookups` whether looking up by index is a kernel, or a part of those that use what it makes,
+    `casts` whether a contraction converts all operands as it loads them, or only to wider types.
 
     `remade` says what several ops use and each of them makes again: of a value of V bytes that is
     made of S bytes, where S is up to 1.5 V ("cheap"), or where all n users together move no more
@@ -31,6 +32,7 @@ class Fuser:
     slices: Literal["loaded", "copied"] = "loaded"
     remade: Literal["cheap", "if all read less"] = "cheap"
     lookups: Literal["apart", "fused"] = "apart"
+    casts: Literal["all", "widening"] = "all"
 
     def runs_apart(self, op: Op) -> bool:
         """Whether an op is a kernel of its own whatever uses it."""

@@ -9,6 +9,7 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
     - or it is the operand of a kernel that loads its operands (after undoing casts and transposes,
       which kernels read through, but for tables); a `Fuser` says which do on a backend,
     - or it is a step output or crosses a loop boundary, or another program reads it,
+    - or it passes an optimization barrier,
     - or several ops use it and making it again would read much more than it holds
                                                                      -> in: `_Sources._is_kept`
 
@@ -35,7 +36,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from hlo_tools.analyses.fuser import Fuser
-from hlo_tools.graph import PART_TYPES, Graph, Op
+from hlo_tools.graph import DTYPE_BITS, PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
     CONTRACTIONS,
@@ -242,6 +243,8 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
     stored = [value.producer < 0 for value in graph.values]
     for value in graph.outputs:
         stored[value] = True
+    for value in graph.held:
+        stored[value] = graph.varies[value]
     for op in graph.ops:
         if op.opcode in STRUCTURAL:
             # What crosses the edge of a loop or branch is in memory; constants are made anew
@@ -259,8 +262,10 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
                     op.opcode in CONTRACTIONS and graph.values[op.inputs[0]].dtype in PART_TYPES
                 )
                 views = VIEWS - {CONVERT} if is_exact else VIEWS
+                is_narrowest = fuser.casts == "widening" and op.opcode in CONTRACTIONS
                 for value in op.inputs:
-                    stored[_read_through(graph, value, views)] |= graph.varies[value]
+                    loaded = _read_through(graph, value, views, is_narrowest=is_narrowest)
+                    stored[loaded] |= graph.varies[value]
             # The cast of an input comes before the look-up, of all rows: the table that is read is
             # the cast one.
             if op.opcode == GATHER and fuser.tables == "whole":
@@ -287,7 +292,7 @@ def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
 def _fuse_products(graph: Graph, stored: list[bool], in_memory: Collection[int]) -> None:
     """Store what the last elementwise op makes of a contraction's result, and not the result."""
     for op in graph.ops:
-        if op.opcode not in CONTRACTIONS or op.outputs[0] in in_memory:
+        if op.opcode not in CONTRACTIONS or op.outputs[0] in graph.held.union(in_memory):
             continue
         # As far as each op is the only user of what the one before has made.
         value = last = op.outputs[0]
@@ -314,11 +319,18 @@ def _only_user(graph: Graph, value: int) -> Op | None:
     return op if is_update or before == after else None
 
 
-def _read_through(graph: Graph, value: int, opcodes: frozenset[str] = VIEWS) -> int:
-    """The value a kernel really loads when it is given a cast or transposed view of it."""
-    while (producer := graph.values[value].producer) >= 0:
+def _read_through(
+    graph: Graph, value: int, opcodes: frozenset[str] = VIEWS, *, is_narrowest: bool = False
+) -> int:
+    """The value a kernel really loads when it is given a cast or transposed view of it; with
+    `is_narrowest` none of a wider type than the view's.
+    """
+    while (producer := graph.values[value].producer) >= 0 and value not in graph.held:
         op = graph.ops[producer]
         if op.opcode not in opcodes or not op.inputs:
+            break
+        types = [DTYPE_BITS[graph.values[v].dtype] for v in (value, op.inputs[0])]
+        if is_narrowest and types[0] < types[1]:
             break
         value = op.inputs[0]
     return value

@@ -11,7 +11,9 @@ once, and in a program written from its root backwards also all that weight grad
         depth   0; for an op that reads a gradient, one more than the largest depth of its operands
 
 Where a backend sums gradients beside other kernels, it puts off what waits for the sums: updates
-run *late*, after all that leads to a gradient, unless a further forward pass waits for them.
+run *late*, after all that leads to a gradient, unless a further forward pass waits for them. And
+gradients of weights run beside the sums, after the products that lead to other gradients, in the
+program and in each trip of a loop: in memory, what they are made of waits so long.
 
     birth of a buffer     first p of a kernel that writes one of its values
     death                 last p of a kernel that reads one of them
@@ -50,7 +52,7 @@ import numpy as np
 
 from hlo_tools.analyses.invariants import equal_stacks, passed_on
 from hlo_tools.analyses.kernels import Kernel
-from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.phases import Phase, awaited_by_products
 from hlo_tools.graph import Graph, Op, Value, sources_by_output
 from hlo_tools.opcodes import (
     CONTRACTIONS,
@@ -60,6 +62,7 @@ from hlo_tools.opcodes import (
     LOOP_EXIT,
     MANUAL_ENTER,
     MANUAL_EXIT,
+    REDUCTIONS,
     SCATTER,
     STRUCTURAL,
 )
@@ -74,11 +77,14 @@ class Places:
 
     `updates` run as soon as they can, or late. What opcodes in `views` make is the array that they
     are given, with its dimensions in another order; those in `in_place` write over what they read.
+    `beside_sums` says whether what reads an array and sums or maxima of it, as a softmax does,
+    writes over it, or is one kernel with them and writes anew.
     """
 
     updates: Updates = "early"
     views: frozenset[str] = frozenset()
     in_place: frozenset[str] = frozenset()
+    beside_sums: Literal["in place", "anew"] = "in place"
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,12 @@ class Buffers:
     position_of_op: np.ndarray
 
 
-def op_positions(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.ndarray:
-    """Position of every op, int64 [ops], a permutation of 0 .. n - 1."""
+def op_positions(
+    graph: Graph, phases: Sequence[Phase], updates: Updates, awaited: Sequence[int] = ()
+) -> np.ndarray:
+    """Position of every op, int64 [ops], a permutation of 0 .. n - 1; those that have one in
+    `awaited` [ops] come behind it.
+    """
     late = len(graph.ops) if updates == "late" else 0
     # A late update starts after the last op, unless a further forward pass needs what it makes.
     leads = _leads_forward(graph, phases) if late else ()
@@ -106,6 +116,8 @@ def op_positions(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.
     for index, op in enumerate(graph.ops):
         reads_gradient = any(is_gradient[v] for v in op.inputs)
         is_moved = phases[index] is Phase.UPDATE or reads_gradient
+        latest = awaited[index] if awaited else -1
+        is_moved |= latest >= 0
         key = (index, 0)
         if is_moved and op.opcode not in (LOOP_ENTER, LOOP_EXIT):
             # A constant can be made any time.
@@ -114,6 +126,7 @@ def op_positions(graph: Graph, phases: Sequence[Phase], updates: Updates) -> np.
             start = max((s for s, _ in operands), default=0)
             if late and phases[index] is Phase.UPDATE and reads_gradient and not leads[index]:
                 start = max(start, late)
+            start = max(start, latest)
             key = (start, 1 + max((d for s, d in operands if s == start), default=0))
         keys.append(key)
         for value in op.outputs:
@@ -149,7 +162,8 @@ def buffers(
     overwrite.
     """
     places = places or Places()
-    position = op_positions(graph, phases, places.updates)
+    awaited = awaited_by_products(graph, phases) if places.updates == "late" else ()
+    position = op_positions(graph, phases, places.updates, awaited)
     last = len(graph.ops)
     home = _homes(graph, donated, narrow, places)
     computed_anew = one_number_rows(graph)
@@ -181,11 +195,13 @@ def buffers(
     for value in graph.outputs:
         touch(value, last)
     inputs = {home[v] for v in graph.inputs}
+    summed = _summed(graph, kernels) if places.beside_sums == "anew" else {}
     place: dict[int, int] = {}
     for kernel in kernels:
         at = int(position[kernel.op])
         kept = [a for a in kernel.reads if a.value not in computed_anew]
         ends = {home[a.value] for a in kept if death[home[a.value]] == at} - inputs
+        ends -= {home[v] for a in kernel.reads for v in summed.get(a.value, ())}
         begins = {home[a.value] for a in kernel.writes if birth.get(home[a.value]) == at}
         for written, overwritten in _overwrites(graph, kernel, home, begins, ends, places):
             if death[written] > at:
@@ -201,6 +217,16 @@ def buffers(
         n_positions=last + 1,
         position_of_op=position,
     )
+
+
+def _summed(graph: Graph, kernels: Sequence[Kernel]) -> dict[int, list[int]]:
+    """What each sum or maximum in memory is made of."""
+    return {
+        written.value: [a.value for a in kernel.reads]
+        for kernel in kernels
+        if graph.ops[kernel.op].opcode in REDUCTIONS
+        for written in kernel.writes
+    }
 
 
 def _overwrites(

@@ -25,7 +25,13 @@ from enum import IntEnum
 import re
 
 from hlo_tools.graph import Graph, sources_by_output
-from hlo_tools.opcodes import STRUCTURAL, WHOLE_DIMENSIONS
+from hlo_tools.opcodes import (
+    CONTRACTIONS,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    STRUCTURAL,
+    WHOLE_DIMENSIONS,
+)
 
 
 _TRANSFORMATION = re.compile(r"transpose\(|jvp\(")
@@ -47,6 +53,55 @@ def phases(graph: Graph, state_map: Mapping[int, int]) -> Sequence[Phase]:
     if any("transpose(" in op.op_name for op in graph.ops):
         return _by_name(graph, frozenset(state_map.values()))
     return _by_flow(graph, frozenset(state_map))
+
+
+def awaited_by_products(graph: Graph, phases: Sequence[Phase]) -> list[int]:
+    """For each product of a backward pass that leads to no other product of its computation, as the
+    gradient of weights does, the last op of the computation that does; -1 for all else.
+
+    Computations are the program and the bodies of its loops; a loop is as a product there.
+    """
+    around, computation = list[int](), list[int]()
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_EXIT:
+            around.pop()
+        computation.append(around[-1] if around else -1)
+        if op.opcode == LOOP_ENTER:
+            around.append(index)
+    leads = _leading_to_products(graph)
+    last, ends = dict[int, int](), set[int]()
+    for index, op in enumerate(graph.ops):
+        if phases[index] is not Phase.BACKWARD:
+            continue
+        if op.opcode == LOOP_EXIT or (op.opcode in CONTRACTIONS and leads[op.outputs[0]]):
+            last[computation[index]] = index
+        elif op.opcode in CONTRACTIONS:
+            ends.add(index)
+    return [last.get(here, -1) if n in ends else -1 for n, here in enumerate(computation)]
+
+
+def _leading_to_products(graph: Graph) -> list[bool]:
+    """Whether a product or a loop of the same computation, or of its next trip, reads a value,
+    maybe by way of other ops.
+    """
+    leads = [False] * len(graph.values)
+    entry = {end: enter for enter, end in graph.exit_by_entry.items()}
+    # What the next trip reads of a carry is known after the first walk over the body.
+    for _ in range(2):
+        for index in range(len(graph.ops) - 1, -1, -1):
+            op = graph.ops[index]
+            if op.opcode == LOOP_EXIT:
+                carried = graph.ops[entry[index]].outputs
+                for value, begun in zip(op.inputs, carried):
+                    leads[value] = leads[value] or leads[begun]
+            elif (
+                op.opcode in CONTRACTIONS
+                or op.opcode == LOOP_ENTER
+                or any(leads[v] for v in op.outputs)
+            ):
+                for value in op.inputs:
+                    leads[value] = True
+    return leads
 
 
 def after_backward(graph: Graph, phases: Sequence[Phase | None]) -> list[bool]:

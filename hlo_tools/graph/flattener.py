@@ -64,6 +64,8 @@ class Flattener:
         self.assumptions: list[str] = []
         # As `Graph.changed_once`.
         self.changed_once: set[int] = set()
+        # As `Graph.held`.
+        self.held: set[int] = set()
         # Of what is emitted now: the product of the trips of all loops around it.
         self.trip_count = 1
         # What asynchronous calls that have no operands yet will run, by instruction.
@@ -98,6 +100,7 @@ class Flattener:
             aliases=self.module.aliases,
             assumptions=tuple(dict.fromkeys(self.assumptions)),
             changed_once=frozenset(self.changed_once),
+            held=frozenset(self.held),
         )
 
     def fresh(self, shape: Shape, producer: int) -> Tree:

@@ -20,6 +20,7 @@ from hlo_tools.graph.graph import Graph
 from hlo_tools.graph.loops import while_loop
 from hlo_tools.module import Attributes, Instruction, Module, Shape
 from hlo_tools.opcodes import (
+    BARRIERS,
     BRANCH_ENTER,
     BRANCH_EXIT,
     CONSTRAINT,
@@ -85,6 +86,11 @@ def _element(flat: Flattener, instruction: Instruction, operands: list[Tree]) ->
 
 def _identity(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
     return operands[0] if len(operands) == 1 else tuple(operands)
+
+
+def _barrier(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    flat.held.update(flat_leaves(operands))
+    return _identity(flat, instruction, operands)
 
 
 def _call(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
@@ -174,6 +180,7 @@ HANDLERS: Mapping[str, Handler] = {
     "while": while_loop,
     **dict.fromkeys(_WHOLE_OPERAND, _sliced),
     **dict.fromkeys(IDENTITIES, _identity),
+    **dict.fromkeys(BARRIERS, _barrier),
 }
 _RUN_AS_OPS = frozenset({"fusion", *_WHOLE_OPERAND})
 # Of a compiled program fusions, copies and slices are what runs and takes time.

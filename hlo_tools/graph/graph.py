@@ -95,7 +95,8 @@ class Graph:
     """A whole step. `inputs` follow HLO parameter numbers, `outputs` the flattened result tuple.
 
     `changed_once` are what loops of one trip begin with and change: they are no loops here, but the
-    partitioner splits what they carry as one tensor.
+    partitioner splits what they carry as one tensor. `held` are values that pass an optimization
+    barrier, over which nothing is fused.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Graph:
     aliases: tuple[tuple[int, int], ...]
     assumptions: tuple[str, ...] = field(default=())
     changed_once: frozenset[int] = frozenset()
+    held: frozenset[int] = frozenset()
 
     @cached_property
     def users(self) -> Sequence[Sequence[int]]:

@@ -121,6 +121,8 @@ XLA_GPU: Final = Backend(
         slices="copied",
         remade="if all read less",
         lookups="fused",
+        # What a product would load must be no larger than its operand (gemm_fusion.cc).
+        casts="widening",
     ),
     protocols=NCCL,
     compiled=CompiledCollectives(
@@ -142,6 +144,8 @@ XLA_GPU: Final = Backend(
     loop_zeros="all",
     ragged_products="all groups",
     scattered_products="apart",
+    # A softmax and its gradient are kernels of Triton's, which write over nothing.
+    beside_sums="anew",
     layout="rows",
     fitted=FittedFile(folder="xla_gpu", file="defaults.toml"),
     tiles=LIBTPU,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from hlo_tools.module import Instruction, Shape
-from hlo_tools.opcodes import COLLECTIVES, ELEMENTWISE, elementwise
+from hlo_tools.opcodes import BARRIERS, COLLECTIVES, ELEMENTWISE, elementwise
 from hlo_tools.read.operand_checks import contract, index, shape
 from hlo_tools.read.operand_checks.dims import same_structure as same_structure
 
@@ -60,7 +60,7 @@ ROWS: Final[Mapping[str, Row]] = {
     },
     **dict.fromkeys(COLLECTIVES, Row(1, _ANY, shape.anything)),
     **dict.fromkeys(("partition-id", "replica-id", "parameter"), Row(0, 0, shape.anything)),
-    **dict.fromkeys(("opt-barrier", "optimization-barrier"), Row(1, _ANY, shape.handed_on)),
+    **dict.fromkeys(BARRIERS, Row(1, _ANY, shape.handed_on)),
     "bitcast": Row(1, 1, _arrays(shape.anything)),
     "bitcast-convert": Row(1, 1, _arrays(shape.bitcast_convert)),
     "broadcast": Row(1, 1, _arrays(shape.broadcast)),

@@ -248,6 +248,39 @@ def test_what_the_compiler_allocates_falls():
     assert temporary[1].temp_size_in_bytes < temporary[0].temp_size_in_bytes - stacks
 
 
+def _classified(params, x):
+    """A loss over many classes, whose gradient is broadcast to them and added to zeros."""
+    logits = _layer(x, jax.tree.map(lambda p: p[0], params)) @ jnp.tile(params["a"][1], 16)
+    labels = jnp.arange(BATCH) % logits.shape[1]
+    found = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], 1)
+    return -found.mean()
+
+
+def test_a_barrier_holds_no_gradient_that_is_made_of_a_smaller_one():
+    """Broadcast to all classes, and zeros to add to, they would be in memory for it."""
+    step, optimizer = _step(_classified)
+    leaves = _arguments(optimizer)
+    jaxpr = jax.jit(step).trace(*leaves).jaxpr
+    leaves, flat = jax.tree.leaves(leaves), flatten(jaxpr, {})
+    # Exponentials of the logits, and the places of the labels.
+    dropped = {"exp", "reshape"}
+    choices = _kept_by(
+        lambda n, block: block.equations[n].eqn.primitive.name not in dropped, block_groups(flat)
+    )
+    changed = rematerialized(flat, choices)
+    for got, want in zip(_run(changed, leaves), _run(jaxpr, leaves), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)
+    names = [e.eqn.primitive.name for e in flatten(changed, {}).equations]
+    barriers = [e.eqn for e in flatten(changed, {}).equations if e.eqn.outvars[1:]]
+    barriers = [eqn for eqn in barriers if eqn.primitive.name == "optimization_barrier"]
+    assert barriers
+    gradients = [eqn.invars[-1].aval.shape for eqn in barriers]
+    assert not any(16 * HIDDEN in shape for shape in gradients)
+    # Moved behind the barrier, and not made twice.
+    before = [e.eqn.primitive.name for e in flat.equations]
+    assert names.count("scatter-add") == before.count("scatter-add")
+
+
 def test_effects_are_not_repeated():
     def loss(params, x):
         for i in range(LAYERS):

@@ -42,17 +42,44 @@ def test_a_relu_is_stored_where_contractions_load_their_operands(platform, store
     assert len(written) == stored_per_layer * (DEPTH - 1) + 1
 
 
-@pytest.mark.parametrize(("dtype", "copies"), [("complex64", 1), ("bfloat16", 0)])
-def test_what_is_made_complex_for_a_product_is_written(dtype, copies):
+@pytest.mark.parametrize(
+    ("platform", "dtype", "copies"),
+    [("cuda", "complex64", 1), ("cuda", "bfloat16", 1), ("cpu", "bfloat16", 0)],
+)
+def test_what_is_made_complex_or_narrower_for_a_product_is_written(platform, dtype, copies):
     graph = step_graph(
         lambda w, x: abs((x + 1).astype(dtype) @ w.astype(dtype)).sum(),
         (WIDTH, WIDTH),
         (ROWS, WIDTH),
     )
     converts = {v for op in graph.ops if op.opcode == "convert" for v in op.outputs}
-    written = {a.value for k in _kernels(graph, "cuda") for a in k.writes}
+    written = {a.value for k in _kernels(graph, platform) for a in k.writes}
     big = [v for v in converts & written if graph.values[v].dims == (ROWS, WIDTH)]
     assert len(big) == copies
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+@pytest.mark.parametrize("is_held", [True, False])
+def test_what_passes_a_barrier_is_in_memory(platform, is_held):
+    """Rows made of a number each, which are else a part of what reads them."""
+
+    def step(x, y):
+        rows = jnp.broadcast_to(x, (ROWS, WIDTH))
+        return (lax.optimization_barrier(rows) if is_held else rows) * y
+
+    graph = step_graph(step, (ROWS, 1), (ROWS, WIDTH))
+    written = [a.value for k in _kernels(graph, platform) for a in k.writes]
+    assert len(written) == (2 if is_held else 1)
+    assert len(graph.held) == is_held
+
+
+def test_a_product_that_passes_a_barrier_is_written_as_it_is():
+    def step(w, x):
+        return jnp.exp(lax.optimization_barrier(x @ w))
+
+    graph = step_graph(step, (WIDTH, WIDTH), (ROWS, WIDTH))
+    (product,) = (op for op in graph.ops if op.opcode == "dot")
+    assert product.outputs[0] in {a.value for k in _kernels(graph, "tpu") for a in k.writes}
 
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])

@@ -7,7 +7,12 @@ import pytest
 
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels
-from hlo_tools.analyses.liveness import Places, buffers, narrow_values, stored_bytes
+from hlo_tools.analyses.liveness import (
+    Places,
+    buffers,
+    narrow_values,
+    stored_bytes,
+)
 from hlo_tools.analyses.phases import Phase, phases
 from hlo_tools.graph import DTYPE_BITS, flatten
 from hlo_tools.jax_compat import text_to_proto
@@ -95,6 +100,58 @@ def test_late_updates_keep_every_gradient_until_the_last():
     gradient = 4 * wide * wide
     assert peaks[0] < (DEPTH + 3) * gradient
     assert peaks[1] >= 2 * DEPTH * gradient
+
+
+def _scanned_loss(head, weights, x):
+    x = lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0]
+    return ((x @ head) ** 2).sum()
+
+
+def test_late_gradients_of_weights_come_after_the_products_that_others_wait_for():
+    """The head's behind the loop, a layer's behind the gradient that goes on to the layer before;
+    early ones as soon as what they are made of is there.
+    """
+
+    def step(head, weights, x):
+        grads = jax.grad(_scanned_loss, argnums=(0, 1))(head, weights, x)
+        return head - grads[0], weights - grads[1]
+
+    wide = 64
+    graph = step_graph(step, (WIDTH, wide), (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
+    kinds = phases(graph, {0: 0, 1: 1})
+    by_dims = {
+        graph.values[op.outputs[0]].dims: index
+        for index, op in enumerate(graph.ops)
+        if op.opcode == "dot" and kinds[index] is Phase.BACKWARD
+    }
+    (loop,) = (end for enter, end in graph.exit_by_entry.items() if kinds[enter] is Phase.BACKWARD)
+    in_loop = {dims: n for dims, n in by_dims.items() if graph.outermost_region.get(n) is not None}
+    (head,) = (n for dims, n in by_dims.items() if wide in dims)
+    going_on, weights = in_loop[ROWS, WIDTH], in_loop[WIDTH, WIDTH]
+    for updates in ("early", "late"):
+        live = buffers(graph, _kernels(graph, "cuda"), kinds, {}, _wide(graph), Places(updates))
+        at = live.position_of_op
+        assert (at[head] > at[loop]) == (updates == "late")
+        assert at[going_on] < at[loop]
+        assert at[weights] < at[loop]
+    assert at[weights] > at[going_on]
+
+
+def test_what_reads_an_array_and_its_sums_writes_over_it_only_where_told():
+    def step(x):
+        first = jnp.sort(x)
+        return jnp.sort(first / first.sum(0))
+
+    graph = step_graph(step, (64, 64))
+    first = next(op for op in graph.ops if op.opcode == "sort").outputs[0]
+    (divided,) = (op.outputs[0] for op in graph.ops if op.opcode == "divide")
+    for beside in ("in place", "anew"):
+        kinds = [Phase.FORWARD] * len(graph.ops)
+        places = Places(beside_sums=beside)
+        live = buffers(graph, _kernels(graph, "cuda"), kinds, {}, _wide(graph), places)
+        number = {int(value): b for b, value in enumerate(live.value)}
+        overlap = live.death[number[first]] >= live.birth[number[divided]]
+        assert overlap == (beside == "anew")
 
 
 @pytest.mark.parametrize(
