@@ -51,12 +51,10 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOrders:
-    """Of each value of a program, [values]: its order, and the dimension that a loop cuts its parts
-    along, -1 for none.
-    """
+    """Of each value of a program, [values]: its order, and the dimensions that cannot be minor."""
 
     order: Sequence[DimOrder]
-    stacked_dim: Sequence[int]
+    major_dims: Sequence[frozenset[int]]
 
 
 def item_bytes(graph: Graph, value: int) -> int:
@@ -94,12 +92,12 @@ class Arrays(Protocol):
         dims: np.ndarray,
         item_bytes: np.ndarray,
         order: np.ndarray,
-        stacked: np.ndarray,
+        is_major: np.ndarray,
         numbers: TileNumbers,
     ) -> np.ndarray:
         """Bytes in memory for each byte of arrays, [arrays].
 
         `dims` [arrays, rank] are sizes on a device, those of fewer dimensions with ones before;
-        `stacked` [arrays, rank] marks dimensions that cannot be minor.
+        `is_major` [arrays, rank] marks dimensions that cannot be minor.
         """
         ...

@@ -28,14 +28,14 @@ class Stored(NamedTuple):
     dims: tuple[int, ...]
     item_bytes: int
     order: DimOrder
-    stacked_dim: int
+    major_dims: frozenset[int]
 
 
 @dataclass(frozen=True)
 class StoredShapes:
     """Arrays over shapes. `dims` [shapes, rank] are whole sizes, those of fewer dimensions with
-    ones before; `first` is the number of those ones. `stacked` marks dimensions that cannot be
-    minor. The last four are empty where arrays lie without gaps.
+    ones before; `first` is the number of those ones. `is_major` marks dimensions that cannot
+    be minor. The last four are empty where arrays lie without gaps.
     """
 
     row: np.ndarray
@@ -43,7 +43,7 @@ class StoredShapes:
     first: np.ndarray
     item_bytes: np.ndarray
     order: np.ndarray
-    stacked: np.ndarray
+    is_major: np.ndarray
 
     def local(
         self,
@@ -65,7 +65,7 @@ class StoredShapes:
             here = np.flatnonzero(is_split[:, axis])
             split[here, dim_of_axis[here, axis] + self.first[here]] *= size
         part = np.ceil(self.dims / split)
-        lengthening = arrays.lengthening(part, self.item_bytes, self.order, self.stacked, numbers)
+        lengthening = arrays.lengthening(part, self.item_bytes, self.order, self.is_major, numbers)
         return lengthening * (part / self.dims).prod(axis=1)
 
     def take(self, shapes: np.ndarray) -> "StoredShapes":
@@ -78,7 +78,7 @@ class StoredShapes:
             self.first[shapes],
             self.item_bytes[shapes],
             self.order[shapes],
-            self.stacked[shapes],
+            self.is_major[shapes],
         )
 
     @staticmethod
@@ -99,12 +99,11 @@ def stored_shapes(
     shape = np.array([index.setdefault(s, len(index)) for s in stored], np.int64)
     # Two at least: an array has a minor dimension and one next to it.
     rank = max([2, *(len(s.dims) for s in index)])
-    dims, stacked = np.ones((len(index), rank)), np.zeros((len(index), rank), bool)
+    dims, is_major = np.ones((len(index), rank)), np.zeros((len(index), rank), bool)
     first = np.array([rank - len(s.dims) for s in index], np.int64)
     for number, s in enumerate(index):
         dims[number, first[number] :] = np.maximum(s.dims, 1)
-        if s.stacked_dim >= 0:
-            stacked[number, first[number] + s.stacked_dim] = True
+        is_major[number, [first[number] + dim for dim in s.major_dims]] = True
     return (
         StoredShapes(
             row=np.array([s.row for s in index], np.int64),
@@ -112,7 +111,7 @@ def stored_shapes(
             first=first,
             item_bytes=np.array([s.item_bytes for s in index], np.int64),
             order=np.array([s.order for s in index], np.int64),
-            stacked=stacked,
+            is_major=is_major,
         ),
         shape,
     )

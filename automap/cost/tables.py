@@ -309,11 +309,11 @@ def _stored(
     result = []
     for v in live.value.tolist():
         order = DimOrder.COMPACT if orders is None else orders.order[v]
-        stacked = -1 if orders is None else orders.stacked_dim[v]
+        major = frozenset[int]() if orders is None else orders.major_dims[v]
         item_bytes = n_bytes[v] // max(math.prod(graph.values[v].dims), 1)
         dims = graph.values[v].dims
-        result.append(Stored(int(row_of_value[v]), dims, item_bytes, order, stacked))
+        result.append(Stored(int(row_of_value[v]), dims, item_bytes, order, major))
     for s in scratch:
         dims = graph.values[s.like].dims
-        result.append(Stored(int(row_of_value[s.like]), dims, s.item_bytes, s.order, -1))
+        result.append(Stored(int(row_of_value[s.like]), dims, s.item_bytes, s.order, frozenset()))
     return result

@@ -9,7 +9,9 @@ The compiler chooses the order of dimensions. The step's inputs and results, and
 reductions and sorts make, take the order that pads least; what look-ups and scatters of rows make
 lies by rows, the last dimension minor, and so does what is computed element by element of such
 arrays alone                                                              -> in: `lies_by_row`
-The dimension along which a loop cuts its parts stays the major one.
+The dimension along which a loop cuts its parts stays the major one. So do those of a batch of
+products: what it makes is matrices, and so is what is made of them element by element, whatever
+tiles of few rows or columns they leave empty                             -> in: `_major_dims`
 
 Operations need memory beside their operands and results                      -> in: `scratch`
 
@@ -48,13 +50,18 @@ from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
     CUSTOM_CALL,
+    DOT,
     DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
     FFT,
     GATHER,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    RESHAPE,
     SCATTER,
     SORT,
     TOP_K,
+    TRANSPOSE,
 )
 
 
@@ -107,32 +114,25 @@ class TiledArrays:
 
     def orders(self, graph: Graph) -> ArrayOrders:
         """By rows is what look-ups make, and what is computed element by element of that alone."""
-        stacked = [-1] * len(graph.values)
-        for op in graph.ops:
-            if op.opcode in AT_RUN_TIME_OFFSET:
-                cut = _cut_dim(graph, op.inputs[0], op.inputs[1])
-                stacked[op.inputs[0]] = cut
-                if op.opcode == DYNAMIC_UPDATE_SLICE:
-                    stacked[op.outputs[0]] = cut
         order = [DimOrder.ROWS if rows else DimOrder.COMPACT for rows in lies_by_row(graph)]
         # The caller's arrays are compact, also those of which there is a copy by rows.
         for value in (*graph.inputs, *graph.outputs):
             order[value] = DimOrder.COMPACT
-        return ArrayOrders(order, stacked)
+        return ArrayOrders(order, _major_dims(graph))
 
     def lengthening(
         self,
         dims: np.ndarray,
         item_bytes: np.ndarray,
         order: np.ndarray,
-        stacked: np.ndarray,
+        is_major: np.ndarray,
         numbers: TileNumbers,
     ) -> np.ndarray:
         """See `automap.backends.arrays.Arrays`."""
         lanes = np.ceil(dims / _LANES) * _LANES / dims
         rows = _tile_rows(dims, item_bytes, numbers)
         by_rows = lanes[:, -1] * np.where(dims[:, -2] > 1, rows[:, -2], 1.0)
-        compact = np.minimum(_compact(dims, lanes, rows, stacked), by_rows)
+        compact = np.minimum(_compact(dims, lanes, rows, is_major), by_rows)
         result = np.where(order == DimOrder.COMPACT, compact, by_rows)
         result = np.where(order == DimOrder.COMPACT_BESIDE, compact, result)
         # A copy is made only where the compact order is another one.
@@ -150,10 +150,10 @@ def _tile_rows(dims: np.ndarray, item_bytes: np.ndarray, numbers: TileNumbers) -
 
 
 def _compact(
-    dims: np.ndarray, lanes: np.ndarray, rows: np.ndarray, stacked: np.ndarray
+    dims: np.ndarray, lanes: np.ndarray, rows: np.ndarray, is_major: np.ndarray
 ) -> np.ndarray:
     """The least product of one dimension's `lanes` and another one's `rows`, [arrays]."""
-    is_out = (dims == 1) | stacked
+    is_out = (dims == 1) | is_major
     lanes, rows = np.where(is_out, np.inf, lanes), np.where(is_out, np.inf, rows)
     count = dims.shape[1]
     best = np.full(len(dims), np.inf)
@@ -162,6 +162,53 @@ def _compact(
         # A vector has no dimension beside the minor one.
         best = np.minimum(best, lanes[:, minor] * np.where(np.isinf(others), 1.0, others))
     return best
+
+
+def _major_dims(graph: Graph) -> list[frozenset[int]]:
+    """Dimensions of each value that cannot be minor: those that loops cut, and batches."""
+    major = [frozenset[int]()] * len(graph.values)
+    for op in graph.ops:
+        result = op.outputs[0] if op.outputs else -1
+        if op.opcode == DOT:
+            major[result] = _batch_dims(graph, op)
+        elif op.opcode == TRANSPOSE:
+            moved = enumerate(op.instruction.dimensions)
+            major[result] = frozenset(at for at, dim in moved if dim in major[op.inputs[0]])
+        elif op.opcode == RESHAPE:
+            major[result] = _without_ones(graph, op, major[op.inputs[0]])
+        elif op.opcode in ELEMENTWISE:
+            alike = (v for v in op.inputs if graph.values[v].dims == graph.values[result].dims)
+            major[result] = next((major[v] for v in alike if major[v]), frozenset())
+        elif op.opcode in AT_RUN_TIME_OFFSET:
+            cut = _cut_dim(graph, op.inputs[0], op.inputs[1])
+            whole = frozenset([cut] if cut >= 0 else [])
+            is_update = op.opcode == DYNAMIC_UPDATE_SLICE
+            whole |= major[op.inputs[1 if is_update else 0]]
+            major[op.inputs[0]] = major[result] = whole
+        elif op.opcode in (LOOP_ENTER, LOOP_EXIT):
+            for value, carried in zip(op.inputs, op.outputs):
+                major[carried] = major[value]
+    return major
+
+
+def _batch_dims(graph: Graph, product: Op) -> frozenset[int]:
+    """The dimensions of a product's result that count its matrices; none if these are vectors."""
+    numbers = product.instruction.attributes.dot
+    dims = graph.values[product.outputs[0]].dims
+    count = len(numbers.lhs_batch) if numbers else 0
+    return frozenset(range(count)) if sum(d > 1 for d in dims[count:]) > 1 else frozenset()
+
+
+def _without_ones(graph: Graph, reshape: Op, major: frozenset[int]) -> frozenset[int]:
+    """The same dimensions where a reshape adds or drops some of one element only, else none."""
+    before, after = (
+        [at for at, size in enumerate(graph.values[v].dims) if size > 1]
+        for v in (reshape.inputs[0], reshape.outputs[0])
+    )
+    sizes = [graph.values[v].dims for v in (reshape.inputs[0], reshape.outputs[0])]
+    if [sizes[0][at] for at in before] != [sizes[1][at] for at in after]:
+        return frozenset()
+    return frozenset(new for old, new in zip(before, after) if old in major)
 
 
 def _cut_dim(graph: Graph, whole: int, part: int) -> int:

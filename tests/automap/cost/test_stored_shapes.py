@@ -4,12 +4,17 @@ from itertools import permutations
 import math
 
 from hypothesis import given, strategies as st
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from automap.backends import BACKENDS
 from automap.backends.arrays import DimOrder
+from automap.backends.xla_tpu.tiled_arrays import TiledArrays
 from automap.cost.stored_shapes import Stored, stored_shapes
+from hlo_tools.graph import flatten
+from hlo_tools.read.proto import decode_module
 
 
 TPU = BACKENDS["tpu"]
@@ -36,7 +41,7 @@ def _padded(dims, minor, second, item_bytes):
     st.sampled_from([2, 4]),
 )
 def test_compact_is_the_best_of_all_orders(dims, item_bytes):
-    stored = Stored(0, tuple(dims), item_bytes, DimOrder.COMPACT, -1)
+    stored = Stored(0, tuple(dims), item_bytes, DimOrder.COMPACT, frozenset())
     best = min(
         _padded(dims, minor, second, item_bytes)
         for minor, second in permutations(range(len(dims)), 2)
@@ -60,12 +65,12 @@ def test_compact_is_the_best_of_all_orders(dims, item_bytes):
     ],
 )
 def test_orders_take_what_the_compiler_allocates(dims, order, n_numbers):
-    local = _local(Stored(0, dims, 4, order, -1), [-1], (4,))
+    local = _local(Stored(0, dims, 4, order, frozenset()), [-1], (4,))
     assert local == pytest.approx(n_numbers / math.prod(dims))
 
 
 def test_the_part_of_a_device_is_padded_and_not_the_whole():
-    stored = Stored(0, (1024, 512), 4, DimOrder.ROWS, -1)
+    stored = Stored(0, (1024, 512), 4, DimOrder.ROWS, frozenset())
     # 512 numbers over 8 devices are 64, which take a tile of 128.
     assert _local(stored, [1], (8,)) == pytest.approx(2 / 8)
     assert _local(stored, [0], (8,)) == pytest.approx(1 / 8)
@@ -74,14 +79,35 @@ def test_the_part_of_a_device_is_padded_and_not_the_whole():
 def test_a_stacked_dimension_stays_the_major_one():
     # Minor, the 256 layers would leave no gaps.
     dims = (256, 9, 5)
-    free = _local(Stored(0, dims, 4, DimOrder.COMPACT, -1), [-1], (2,))
-    stacked = _local(Stored(0, dims, 4, DimOrder.COMPACT, 0), [-1], (2,))
+    free = _local(Stored(0, dims, 4, DimOrder.COMPACT, frozenset()), [-1], (2,))
+    stacked = _local(Stored(0, dims, 4, DimOrder.COMPACT, frozenset({0})), [-1], (2,))
     assert free < stacked == pytest.approx(8 * 128 / 45)
+
+
+def test_a_batch_of_products_stays_the_major_one():
+    def scores(queries, keys):
+        products = jnp.einsum("bqhd,bkhd->bhqk", queries, keys)
+        return jnp.exp(products.astype(jnp.float32)), (queries @ keys[0, 0].T)
+
+    shape = jax.ShapeDtypeStruct((128, 261, 12, 64), jnp.bfloat16)
+    lowered = jax.jit(scores).lower(shape, shape).compiler_ir("hlo")
+    assert lowered is not None
+    graph = flatten(decode_module(lowered.as_serialized_hlo_module_proto()))
+    major = TiledArrays().orders(graph).major_dims
+    scored, projected = graph.outputs
+    # Sequences and heads count matrices; a product of one matrix has no batch.
+    assert major[scored] == {0, 1}
+    assert major[projected] == frozenset()
+    dims = graph.values[scored].dims
+    local = _local(Stored(0, dims, 4, DimOrder.COMPACT, major[scored]), [-1], (2,))
+    # Minor, the 128 sequences would leave no gaps.
+    assert local == pytest.approx(264 * 384 / 261**2)
+    assert _local(Stored(0, dims, 4, DimOrder.COMPACT, frozenset()), [-1], (2,)) < local
 
 
 @given(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3))
 def test_without_gaps_bytes_are_divided_by_the_parts(sizes):
     dims = list(range(len(sizes)))
-    stored = Stored(0, (6,) * len(sizes), 4, DimOrder.COMPACT, -1)
+    stored = Stored(0, (6,) * len(sizes), 4, DimOrder.COMPACT, frozenset())
     local = _local(stored, dims, tuple(sizes), BACKENDS["cuda"])
     assert local == pytest.approx(1 / math.prod(sizes))
