@@ -191,7 +191,7 @@ class _Emitter:
         self._gradient: Any = None
         self._made: list[Any] = []
         # The one of `_made` that stands for a backward equation.
-        self._made_of: dict[int, Any] = {}
+        self._backward_made: dict[int, Any] = {}
         self._loops = {
             c.block.loop: Loop(c)
             for c in choices
@@ -229,7 +229,7 @@ class _Emitter:
                 *before, eqn = loop.backward(number, eqn)
                 self._made += before
         self._made.append(eqn)
-        self._made_of[number] = eqn
+        self._backward_made[number] = eqn
 
     def _inside(self, number: int) -> Any:
         """An equation with the choices in its bodies applied."""
@@ -305,7 +305,7 @@ class _Emitter:
                 gradient, between = self._smallest_gradient(gradient, reader)
                 waiting.append(self._now.get(gradient, gradient))
             behind = [core.Var(v.aval) for v in waiting]
-            moved = {id(self._made_of[number]) for number in between}
+            moved = {id(self._backward_made[number]) for number in between}
             self._made = [eqn for eqn in self._made if id(eqn) not in moved]
             self._made.append(_barrier(waiting, behind))
             again.now.update(zip(given, behind))

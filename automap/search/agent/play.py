@@ -8,7 +8,7 @@ roll-out   turns until one brings nothing better, at most MOST_TURNS      -> in:
 beam       of the points of all turns of a level the best WIDTH are the next one
                                                                           -> in: `beam`
 `agent`    roll-outs from the best start of each mesh, the most promising mesh first; beams on the
-           best meshes; climbs from the best points of all
+           best meshes; climbs from the best point of each of the best meshes
 
 What a move is worth is learnt as the advantage over keeping what it changes, everything else free:
 
@@ -48,7 +48,7 @@ CHAINED: Final = 6
 MOST_TURNS: Final = 5
 WIDTH: Final = 4
 _BEAM_MESHES: Final = 2
-_CLIMBED: Final = 3
+_CLIMBED: Final = 5
 
 MESH_FEATURES: Final = 15
 _TRAINED_BY: Final = "scripts/train_sharding_agent.py"
@@ -263,7 +263,9 @@ def play(context: SearchContext, player: Player) -> Candidate | None:
     for candidate in reached[:_BEAM_MESHES]:
         beam(context, seen, player, context.priced_on(candidate.point.mesh)[:WIDTH])
     led_to = context.best
-    for candidate in context.best_candidates(_CLIMBED):
+    # The best plans of all are often of one mesh, which may be a wrong one.
+    best = [context.priced_on(candidate.point.mesh)[0] for candidate in reached]
+    for candidate in sorted(best, key=lambda c: key(c.estimate))[:_CLIMBED]:
         climb(context, candidate)
     return led_to
 
