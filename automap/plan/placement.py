@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import math
 from typing import Literal
 
+from automap.errors import PlanError
 from automap.plan.checks import check_numbers, refuse, shown
 from automap.plan.codec import ADDED_LATER
 from automap.quantities import bytes_text, seconds_text
@@ -186,15 +187,24 @@ class PlacementRecord:
                 raise refuse(f"input_operators[{index}]", number, known)
         for index, device in enumerate(self.input_devices):
             if device is not None and not 0 <= device < len(self.devices):
-                raise refuse(f"input_devices[{index}]", device, f"{allowed}, or null")
+                number = self.input_operators[index] if index < len(self.input_operators) else None
+                stored = "" if number is None else f", stored with {self._name(number)}"
+                raise refuse(f"input_devices[{index}]", device, f"{allowed}, or null{stored}")
+        self._check_tasks()
         for index, move in enumerate(self.transfers):
-            for end in ("source", "target"):
-                if getattr(move, end) >= len(self.devices):
-                    raise refuse(f"transfers[{index}].{end}", getattr(move, end), allowed)
             if move.maker is not None and move.maker >= len(self.tasks):
                 known = f"0 to {len(self.tasks) - 1}, a task, or null"
                 raise refuse(f"transfers[{index}].maker", move.maker, known)
-        self._check_tasks()
+            of = "state"
+            if move.maker is not None:
+                of = f"what {self._name(self.tasks[move.maker].operator)} makes"
+            for end in ("source", "target"):
+                if getattr(move, end) >= len(self.devices):
+                    path = f"transfers[{index}].{end}"
+                    raise refuse(path, getattr(move, end), f"{allowed}, to send {of}")
+
+    def _name(self, operator: int) -> str:
+        return shown(self.operators[operator].name)
 
     def _check_tasks(self) -> None:
         ranges: list[tuple[int, int, int]] = []
@@ -207,8 +217,8 @@ class PlacementRecord:
         # Ranges and not numbers one by one: a file may say a range of any length.
         for (_, last, one), (first, _, other) in zip(ranges, ranges[1:]):
             if first <= last:
-                name = self.operators[self.tasks[other].operator].name
-                allowed = f"equations in one task; {first} of {shown(name)} is in task {one} too"
+                name = self._name(self.tasks[other].operator)
+                allowed = f"equations in one task; {first} of {name} is in task {one} too"
                 raise refuse(f"tasks[{other}].equations", first, allowed)
 
     @property
@@ -220,6 +230,29 @@ class PlacementRecord:
     def n_split(self) -> int:
         """How many operators are in several parts."""
         return sum(bool(operator.parts) for operator in self.operators)
+
+
+def check_fits(record: PlacementRecord, memory_bytes: Sequence[int]) -> None:
+    """Refuse devices whose peak, or the state of whose operators, is more than their memory. Raises
+    `PlanError` with the operator that stores most there.
+
+    The peak is what was predicted of the plan; state is counted again, so that operators which a
+    hand has moved are refused where their state alone does not fit.
+    """
+    for number, (device, has) in enumerate(zip(record.devices, memory_bytes, strict=True)):
+        stored = [
+            (each.state_bytes // len(each.devices), each.name)
+            for each in record.operators
+            if number in each.devices
+        ]
+        needed = max(device.peak_bytes, sum(n_bytes for n_bytes, _ in stored))
+        if needed > has:
+            n_bytes, name = max(stored, default=(0, "no operator"))
+            raise PlanError(
+                f"placement.devices[{number}]: {device.name} needs {bytes_text(needed)}, most of "
+                f"its state ({bytes_text(n_bytes)}) for {shown(name)}; allowed: "
+                f"{bytes_text(has)}, its memory"
+            )
 
 
 def check_placement(record: PlacementRecord, device_names: Sequence[str], n_inputs: int) -> None:

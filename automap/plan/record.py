@@ -49,6 +49,7 @@ from automap.plan.parts import (
 from automap.plan.pipeline import PipelineRecord as PipelineRecord, StageRecord as StageRecord
 from automap.plan.placement import (
     PlacementRecord as PlacementRecord,
+    check_fits,
     check_placement,
     placement_text,
 )
@@ -180,8 +181,10 @@ class PlanRecord:
         for name in ("pipeline", "streams", "program"):
             if getattr(self, name) is not None:
                 raise refuse(name, "a record", "null for a placement, whose operators say all")
-        names = [node.name for node in self._graph().devices]
-        check_placement(placement, names, len(self.inputs))
+        devices, limit = self._graph().devices, self.search.memory_limit_bytes
+        check_placement(placement, [node.name for node in devices], len(self.inputs))
+        memory = [node.device.memory_bytes for node in devices]
+        check_fits(placement, [has if limit is None else min(has, limit) for has in memory])
 
     def _graph(self) -> Graph:
         if "links" in self.topology:

@@ -15,6 +15,7 @@ from automap.plan.placement import (
     PlacedTaskRecord,
     PlacedTransferRecord,
     PlacementRecord,
+    check_fits,
     check_placement,
     operator_devices,
     placement_lines,
@@ -72,8 +73,12 @@ def _with_task(given: PlacementRecord, **changes: Any) -> PlacementRecord:
         (lambda r: _with_task(r, seconds=float("nan")), "seconds: got nan"),
         (lambda r: replace(r, input_devices=(5, None)), r"input_devices\[0\]: got 5"),
         (
+            lambda r: replace(r, input_devices=(None, 5), input_operators=(None, 1)),
+            r"input_devices\[1\]: got 5.*stored with 'w #2'",
+        ),
+        (
             lambda r: replace(r, transfers=(replace(r.transfers[0], target=3),)),
-            r"transfers\[0\].target: got 3",
+            r"transfers\[0\].target: got 3; allowed: 0 to 1.* what 'w #1' makes",
         ),
         (
             lambda r: replace(r, transfers=(replace(r.transfers[0], maker=9),)),
@@ -94,6 +99,23 @@ def test_devices_and_inputs_are_those_of_the_plan() -> None:
         check_placement(record(), ["a", "c"], 2)
     with pytest.raises(PlanError, match="input_devices: got 2; allowed: 3"):
         check_placement(record(), ["a", "b"], 3)
+
+
+@pytest.mark.parametrize(
+    ("given", "memory_bytes", "message"),
+    [
+        # By the peak, and by what an operator stores that a hand has moved there.
+        (record(), (8, 7), r"devices\[1\]: b needs 8 B, .*\(8 B\) for 'w #2'; allowed: 7 B"),
+        (_with_operator(record(), device=1, state_bytes=9), (8, 16), "b needs 17 B, .* for 'w #1'"),
+        (_with_operator(record(), degrees=((3, 2),), parts=(0, 1)), (8, 11), "b needs 12 B"),
+    ],
+)
+def test_more_than_a_device_holds_is_refused_with_the_operator(
+    given: PlacementRecord, memory_bytes: tuple[int, int], message: str
+) -> None:
+    check_fits(given, (8, 17))
+    with pytest.raises(PlanError, match=message):
+        check_fits(given, memory_bytes)
 
 
 def test_numbers_are_ranges_and_back() -> None:

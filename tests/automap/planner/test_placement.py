@@ -2,7 +2,9 @@
 not fit.
 """
 
+from dataclasses import replace
 import json
+import re
 from typing import Any
 
 import pytest
@@ -69,6 +71,33 @@ def test_a_hostile_file_is_refused(plan: automap.Plan) -> None:
     data["placement"]["devices"][0]["name"] = "tpu:0"
     with pytest.raises(PlanError, match="placement.devices"):
         automap.Plan.from_json(data)
+
+
+@pytest.mark.parametrize("way", ["file", "Python"])
+def test_what_a_hand_made_of_a_placement_is_refused_with_the_operator(
+    plan: automap.Plan, way: str
+) -> None:
+    """Operators on devices that are not there, or that do not hold them."""
+    placement = plan.placement
+    assert placement is not None
+    first, *others = placement.operators
+
+    def put(**changes: Any) -> None:
+        if way == "Python":
+            operators = (replace(first, **changes), *others)
+            replace(plan, placement=replace(placement, operators=operators))
+            return
+        data: Any = plan.to_json()
+        data["placement"]["operators"][0].update(changes)
+        automap.Plan.from_json(data)
+
+    its = re.escape(first.name[:20])
+    put(device=1)
+    with pytest.raises(PlanError, match=rf"got 3; allowed: 0 to 2.*{its}"):
+        put(device=3)
+    # A K80 has 12 GB.
+    with pytest.raises(PlanError, match=rf"gpu:1 needs 10.91 TiB.*{its}"):
+        put(device=2, state_bytes=12_000_000_000_000)
 
 
 def test_too_little_memory_is_said_with_device_and_operator() -> None:

@@ -1,6 +1,7 @@
 """Placement plans on eight CPU devices: three steps equal to one device, in the simulated order."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -210,6 +211,21 @@ def test_programs_that_would_wait_in_a_circle_are_refused_with_the_operators() -
         run(state, x)
     with pytest.raises(PlanError, match="several programs"):
         run.lower(state, x)
+
+
+def test_programs_that_need_each_other_are_refused_with_the_operators() -> None:
+    """No order of these tasks can run: each of the two operators has the other's next equation."""
+    plan, (state, x) = _plan()
+    assert plan.placement is not None
+    first, second, *others = plan.placement.tasks
+    equations = [number for task in (first, second) for number in task.numbers]
+    in_turn = [tuple((n, n) for n in equations[start::2]) for start in (0, 1)]
+    assert min(map(len, in_turn)) > 1
+    tasks = (replace(first, equations=in_turn[0]), replace(second, equations=in_turn[1]), *others)
+    both = replace(plan, placement=replace(plan.placement, tasks=tasks, transfers=()))
+    for bad in (both, automap.Plan.from_json(both.to_json())):
+        with pytest.raises(PlanError, match=r"\['a'\].* reads what .*\['b'\].*in a circle"):
+            bad.jit(_two_layers, devices=jax.devices()[:2])(state, x)
 
 
 def test_equations_that_the_step_has_not_are_refused() -> None:
