@@ -254,10 +254,10 @@ def send(value: Any, to: NamedSharding, *, donate: bool = False) -> jax.Array:
 
 def _on_mesh(value: jax.Array, to: NamedSharding) -> jax.Array:
     """A value that lies as `to` says, with the names of its mesh: operands of one operation may not
-    have different ones.
+    have different ones, and programs are compiled once more for an argument without.
     """
     own = value.sharding
-    if not isinstance(own, NamedSharding) or own.mesh == to.mesh:
+    if isinstance(own, NamedSharding) and own.mesh == to.mesh:
         return value
     if jax.process_count() == 1:
         return jax.device_put(value, to)

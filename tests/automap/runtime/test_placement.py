@@ -1,6 +1,7 @@
 """Placement plans on eight CPU devices: three steps equal to one device, in the simulated order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, cast
@@ -25,6 +26,22 @@ def filled(tree: Any, seed: int = 0) -> Any:
         return jnp.asarray(np.abs(rng.normal(size=leaf.shape)) * 0.05, leaf.dtype)
 
     return jax.tree.map(fill, tree)
+
+
+@contextmanager
+def compiled_programs() -> Iterator[list[str]]:
+    """The programs that are compiled inside of the block."""
+    names: list[str] = []
+
+    def hear(event: str, seconds: float, **what: Any) -> None:
+        if event.endswith("backend_compile_duration"):
+            names.append(str(what))
+
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(hear)
 
 
 def _copied(tree: Any) -> Any:
@@ -68,9 +85,15 @@ def _check_three_steps(target: Callable[[], Any], strategy: str) -> None:
     run: Any = plan.jit(step)
     state, *rest = filled(args)
     here, alone = _copied(state), _copied(state)
+    compiled = []
     for _ in range(3):
-        here, made = run(here, *rest)
+        with compiled_programs() as programs:
+            here, made = run(here, *rest)
+        compiled.append(len(programs))
         alone, expected = step(alone, *rest)
+    # What comes back from a step is what the next takes.
+    assert compiled[0] > 0
+    assert compiled[1:] == [0, 0]
     for got, wanted in zip(
         jax.tree.leaves((here, made)), jax.tree.leaves((alone, expected)), strict=True
     ):
