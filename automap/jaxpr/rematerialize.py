@@ -265,18 +265,18 @@ class _Emitter:
 
     def _smallest_gradient(self, gradient: Any, reader: int) -> tuple[Any, list[int]]:
         """(the smallest gradient that one is made of without products, the equations from it to
-        that one, the last first): none is read before equation `reader`, so they can wait as well.
+        that one, the last first): nothing that they make passes a barrier yet or is read before
+        equation `reader`, so they can wait as well.
         """
         smallest, between, path = gradient, list[int](), list[int]()
-        while gradient not in self._now:
-            maker = self._home.maker.get(gradient)
-            if maker is None or not self._home.is_backward[maker]:
-                break
+        while True:
+            maker = self._home.maker[gradient]
             equation = self._flat.equations[maker]
             made = [v for v in equation.eqn.outvars if not isinstance(v, core.DropVar)]
             readers = {r for v in made for r in self._home.readers.get(v, ())} - {END, *path}
             sources = {v for v in variables(equation.eqn.invars) if self._is_gradient(v)}
-            is_fixed = is_heavy(equation) or equation.eqn.effects
+            is_held = not self._now.keys().isdisjoint(made)
+            is_fixed = is_held or is_heavy(equation) or equation.eqn.effects
             if is_fixed or len(sources) != 1 or any(r < reader for r in readers):
                 break
             path.append(maker)
@@ -305,8 +305,9 @@ class _Emitter:
                 gradient, between = self._smallest_gradient(gradient, reader)
                 waiting.append(self._now.get(gradient, gradient))
             behind = [core.Var(v.aval) for v in waiting]
-            moved = {id(self._backward_made[number]) for number in between}
-            self._made = [eqn for eqn in self._made if id(eqn) not in moved]
+            if between:
+                moved = {id(self._backward_made[number]) for number in between}
+                self._made = [eqn for eqn in self._made if id(eqn) not in moved]
             self._made.append(_barrier(waiting, behind))
             again.now.update(zip(given, behind))
             if gradient is not None:

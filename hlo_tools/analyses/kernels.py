@@ -244,7 +244,7 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
     for value in graph.outputs:
         stored[value] = True
     for value in graph.held:
-        stored[value] = graph.varies[value]
+        stored[value] |= graph.varies[value]
     for op in graph.ops:
         if op.opcode in STRUCTURAL:
             # What crosses the edge of a loop or branch is in memory; constants are made anew
@@ -291,8 +291,9 @@ def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
 
 def _fuse_products(graph: Graph, stored: list[bool], in_memory: Collection[int]) -> None:
     """Store what the last elementwise op makes of a contraction's result, and not the result."""
+    in_memory = graph.held.union(in_memory)
     for op in graph.ops:
-        if op.opcode not in CONTRACTIONS or op.outputs[0] in graph.held.union(in_memory):
+        if op.opcode not in CONTRACTIONS or op.outputs[0] in in_memory:
             continue
         # As far as each op is the only user of what the one before has made.
         value = last = op.outputs[0]

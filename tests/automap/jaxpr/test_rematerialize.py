@@ -281,6 +281,42 @@ def test_a_barrier_holds_no_gradient_that_is_made_of_a_smaller_one():
     assert names.count("scatter-add") == before.count("scatter-add")
 
 
+@jax.custom_vjp
+def _gated(x, scale):
+    return jnp.concatenate([jnp.exp(scale) * x[:, :-1], jnp.sinh(x[:, -1:])], 1)
+
+
+def _gated_backward(residuals, gradient):
+    """Of a gradient in two parts, the narrow one is the latest when something is made of none."""
+    x, factor = residuals
+    wide, narrow = lax.split(gradient, (WIDTH - 1, 1), axis=1)
+    slope = jnp.cosh(x[:, -1:])
+    made = wide * factor
+    return jnp.concatenate([made, narrow * slope], 1), made * x[:, :-1]
+
+
+_gated.defvjp(lambda x, scale: (_gated(x, scale), (x, jnp.exp(scale))), _gated_backward)
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_what_makes_two_gradients_is_not_moved_behind_a_barrier_of_one_of_them(rule):
+    """The wide one is made of a smaller gradient, the rows' weights."""
+
+    def loss(params, x, weights):
+        matrix, scale = params
+        return (_gated(jnp.tanh(x @ matrix), scale).sum(1) * weights).sum()
+
+    rng = np.random.default_rng(0)
+    shapes = (WIDTH, WIDTH), (BATCH, WIDTH - 1), (BATCH, WIDTH), (BATCH,)
+    *params, x, weights = (jnp.asarray(rng.normal(0, 0.3, s), jnp.float32) for s in shapes)
+    jaxpr = jax.jit(jax.grad(loss)).trace(tuple(params), x, weights).jaxpr
+    flat = flatten(jaxpr, {})
+    changed = rematerialized(flat, _kept_by(rule, block_groups(flat)))
+    leaves = (*params, x, weights)
+    for got, want in zip(*(jax.jit(jaxpr_as_fun(j))(*leaves) for j in (changed, jaxpr))):
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)
+
+
 def test_effects_are_not_repeated():
     def loss(params, x):
         for i in range(LAYERS):

@@ -73,6 +73,16 @@ def test_what_passes_a_barrier_is_in_memory(platform, is_held):
     assert len(graph.held) == is_held
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_a_constant_that_a_step_returns_is_written_behind_a_barrier_too(platform):
+    def step(x):
+        return x + 1, lax.optimization_barrier(jnp.zeros((ROWS, WIDTH)))
+
+    graph = step_graph(step, (1,))
+    written = {a.value for k in _kernels(graph, platform) for a in k.writes}
+    assert written == set(graph.outputs)
+
+
 def test_a_product_that_passes_a_barrier_is_written_as_it_is():
     def step(w, x):
         return jnp.exp(lax.optimization_barrier(x @ w))
