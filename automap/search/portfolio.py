@@ -37,6 +37,8 @@ from typing import Final
 
 from automap.policy import Policy
 from automap.quantities import seconds_text
+from automap.search.agent.options import Seen
+from automap.search.agent.play import Player, roll_outs
 from automap.search.context import Candidate, SearchContext
 from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive, size
@@ -54,25 +56,33 @@ def auto(context: SearchContext) -> None:
     """Exhaustive if at most `small_space` points, else climbs, walks, and exact where memory
     binds.
     """
+    begun_with(context, None)
+
+
+def begun_with(context: SearchContext, player: Player | None) -> None:
+    """`auto`, whose climbs begin where the player's roll-outs on each mesh lead too; None is what
+    users get, as it is no worse (docs/reports/sharding_agent.md).
+    """
     small = context.policy.small_space
     try:
         if size(context, small) <= small:
             exhaustive(context)
         else:
-            _portfolio(context)
+            _portfolio(context, player)
     # Also when the budget ends the search: a preset is kept whatever found the plan that is not
     # surely faster.
     finally:
         keep_preset(context)
 
 
-def _portfolio(context: SearchContext) -> None:
+def _portfolio(context: SearchContext, player: Player | None) -> None:
     summing = Summing(context)
     least = summing.on_complete_meshes()
     # Where seconds add up and every table is small the least sum is the best plan, if it fits.
     if context.is_proven:
         return
-    climb_meshes(context, least.unsolved, least.plans)
+    played = [] if player is None else roll_outs(context, Seen(context), player, least.unsolved)
+    climb_meshes(context, least.unsolved, (*least.plans, *played))
     for candidate in _best_by_mesh(context):
         # Of its tables some are too large, so its sum is that of the rest: a start for a climb, no
         # bound.

@@ -41,6 +41,7 @@ from automap.search.greedy import climb
 from automap.search.moves import AxisSwap
 from automap.space.point import Point, SplitClasses
 from automap.space.space import Space
+from automap.topology.mesh import Mesh
 
 
 PRICED: Final = 12
@@ -235,10 +236,12 @@ def _best(context: SearchContext, candidates: Iterable[Candidate]) -> Candidate 
     return min(candidates, key=lambda c: context.objective.key(c.estimate), default=None)
 
 
-def mesh_starts(context: SearchContext) -> list[Candidate]:
-    """The best point of each mesh that differs: of its presets, or the empty one."""
+def mesh_starts(context: SearchContext, meshes: Sequence[Mesh] | None = None) -> list[Candidate]:
+    """The best point of each of the meshes, all that differ by default: of what was priced, or the
+    empty one.
+    """
     chosen = []
-    for mesh in context.distinct_meshes:
+    for mesh in context.distinct_meshes if meshes is None else meshes:
         empty = context.evaluate(context.empty(mesh), "agent")
         chosen += context.priced_on(mesh)[:1] or ([empty] if empty else [])
     return chosen
@@ -251,13 +254,24 @@ def first_roll_out(context: SearchContext, player: Player) -> Candidate | None:
     return roll_out(context, seen, player, ranked[0]) if ranked else None
 
 
+def roll_outs(
+    context: SearchContext, seen: Seen, player: Player, meshes: Sequence[Mesh]
+) -> list[Candidate]:
+    """Where one roll-out on each of the meshes leads, the most promising mesh first."""
+    starts = mesh_starts(context, meshes)
+    if not starts:
+        return []
+    return [
+        roll_out(context, seen, player, start) for start in player.ranked(context, seen, starts)
+    ]
+
+
 def play(context: SearchContext, player: Player) -> Candidate | None:
     """Roll-outs on all meshes, beams on the best ones, and climbs at the end; returns the best
     before the climbs.
     """
     seen = Seen(context)
-    starts = player.ranked(context, seen, mesh_starts(context))
-    reached = [roll_out(context, seen, player, start) for start in starts]
+    reached = roll_outs(context, seen, player, context.distinct_meshes)
     key = context.objective.key
     reached.sort(key=lambda c: key(c.estimate))
     for candidate in reached[:_BEAM_MESHES]:

@@ -16,8 +16,9 @@ from automap.errors import InfeasiblePlanError
 from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program import trace_step
-from automap.search import get_strategy
-from automap.search.context import Objective, OutOfBudget
+from automap.search import get_strategy, portfolio
+from automap.search.agent.play import Player, shipped_player
+from automap.search.context import Candidate, Objective, OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
 from tests.automap.clocks import ticking
@@ -92,6 +93,25 @@ def test_where_no_preset_fits_it_finds_what_does():
     auto.objective = type(auto.objective)(least)
     get_strategy("auto")(auto)
     assert auto.objective.fits(auto.best.estimate)
+
+
+@pytest.mark.parametrize("player", [shipped_player(), Player()])
+def test_climbs_begin_where_the_agent_led(monkeypatch, player):
+    context = search_context(problem_of(*decoder(layers=1)), "2x2xh100")
+    began: list[Candidate] = []
+
+    def climb(context, meshes, more=()):
+        began.extend(more)
+        context.evaluate(context.empty(meshes[0]), "test")
+        raise OutOfBudget
+
+    monkeypatch.setattr(portfolio, "climb_meshes", climb)
+    with pytest.raises(OutOfBudget):
+        portfolio.begun_with(context, player)
+    assert {c.point.mesh for c in began} == set(context.distinct_meshes)
+    # Where the player has led is among them.
+    assert context.best is not None
+    assert context.best.estimate == min((c.estimate for c in began), key=context.objective.key)
 
 
 def test_a_part_of_a_search_that_runs_out_of_work_is_noted():
