@@ -1,6 +1,6 @@
 """Waiting for collectives: closed forms, and what must hold for any program."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from hypothesis import given, settings, strategies as st
@@ -298,8 +298,38 @@ def _depth(slots, boundary):
     return sum((kind == ENTER) - (kind == EXIT) for kind, _ in slots[:boundary])
 
 
+@st.composite
+def wired_programs(draw):
+    """Programs whose kernels wait for others, make and read sums, and may be shorter than a
+    launch.
+    """
+    program = draw(programs())
+    n, loops, first = len(program.slots), list[int](), list[int]()
+    # The boundaries at which the loops around each slot begin.
+    for slot, (kind, _) in enumerate(program.slots):
+        if kind == EXIT:
+            loops.pop()
+        first.append(loops[-1] + 1 if loops else 0)
+        if kind == ENTER:
+            loops.append(slot)
+
+    def some(numbers, at):
+        return {k: draw(at(k)) for k in numbers if draw(st.booleans())}
+
+    spare = [slot for slot, (kind, _) in enumerate(program.slots) if kind == SPARE]
+    return replace(
+        program,
+        data_at=some(range(n), lambda slot: st.integers(first[slot], slot)),
+        read_at=some(range(n), lambda slot: st.integers(slot + 1, n)),
+        sum_at=some(spare, lambda slot: st.integers(slot + 1, n)),
+        reads_sum=some(spare, lambda slot: st.integers(0, n)),
+        made_from=some(range(n + 1), lambda boundary: st.integers(0, boundary)),
+        expected=some(range(n), lambda slot: st.just(0.0)),
+    )
+
+
 @settings(max_examples=400)
-@given(programs())
+@given(programs() | wired_programs())
 def test_no_collective_is_free_and_none_costs_more_than_itself(program):
     waiting = exposed_seconds(program.work())
     least = max(0.0, program.collective_seconds - program.compute_seconds)
