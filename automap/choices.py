@@ -75,6 +75,7 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
     "mapping": "the same for all devices in proportion to their speed, as Scotch maps",
     "single": "all operators on the device that takes least",
     "data-parallel": "the samples of every operator over the devices of the fastest kind",
+    "optcnn": "layers where a step is shortest if nothing runs at once, as OptCNN takes it",
     "expert": "layers in order on the devices of the fastest kind, in parts of equal seconds",
 }
 

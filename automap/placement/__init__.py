@@ -28,6 +28,7 @@ from automap.placement.baselines import (
     mapping,
     memory,
     mincut,
+    optcnn,
     single,
 )
 from automap.placement.search import Placed as Placed, Search as Search, Strategy as Strategy
@@ -73,5 +74,6 @@ PLACEMENT_STRATEGIES: Final[Mapping[str, Strategy]] = {
     "mapping": mapping,
     "single": single,
     "data-parallel": data_parallel,
+    "optcnn": optcnn,
     "expert": expert,
 }

@@ -25,6 +25,9 @@ m-sct       Small Communication Times under memory (Hanen and Munier 1995, as in
 memory      fits wherever the slowest kind holds everything: operators in order fill the devices,
             the fastest kind first, each up to a share of its memory by all that an operator stores
             and makes in a step; the greatest of SHARES of which the placement fits
+optcnn      OptCNN's assumption (Jia et al., ICML 2018): nothing runs at once, and all time steps of
+            a layer are one operator. A descent over layers from the better of single and
+            data-parallel, where OptCNN has dynamic programming   -> in: `serial_seconds`, `optcnn`
 mincut      METIS (Karypis and Kumar 1998): the fewest bytes between parts of about equal seconds on
             the devices of the fastest kind. The Scotch library of ColocRL's tables has no wheel
 mapping     the same for all devices, parts in proportion to their speed, as Scotch's static mapping
@@ -47,6 +50,7 @@ from scipy.sparse import coo_array
 
 from automap.errors import InputError
 from automap.placement.dataflow import NOBODY
+from automap.placement.prices import serial_seconds
 from automap.placement.search import Placed, Search
 
 
@@ -125,6 +129,24 @@ def m_sct(search: Search) -> Placed:
             if missing[reader] == 0:
                 ready.add(reader)
     return search.place(graph.placement())
+
+
+def optcnn(search: Search) -> Placed:
+    """Layers where a step is shortest if nothing runs at once; a local optimum of that sum."""
+    simulator, layers = search.simulator, search.layers
+    step, machine, able = simulator.step, simulator.machine, simulator.able
+    starts = (np.array(each(search).device, np.int64) for each in (single, data_parallel))
+    chosen = min(starts, key=lambda c: serial_seconds(step, machine, c))
+    least, is_better = serial_seconds(step, machine, chosen), True
+    while is_better and not search.deadline.is_over:
+        is_better = False
+        for layer in np.unique(layers):
+            for choice in np.flatnonzero(able[layers == layer].all(axis=0)):
+                changed = np.where(layers == layer, choice, chosen)
+                seconds = serial_seconds(step, machine, changed)
+                if seconds < least:
+                    chosen, least, is_better = changed, seconds, True
+    return search.place(chosen.tolist())
 
 
 def memory(search: Search) -> Placed:
@@ -305,6 +327,11 @@ def _favourites(graph: _TaskGraph) -> list[int]:
     for edge in np.flatnonzero(x < FAVOURITE):
         favourite[graph.maker[edge]] = graph.reader[edge]
     return favourite
+
+
+def partitions(search: Search) -> list[Placed]:
+    """Those of METIS, none where it is not installed."""
+    return [] if find_spec("pymetis") is None else [mincut(search), mapping(search)]
 
 
 def _partition(search: Search, devices: np.ndarray) -> list[int]:

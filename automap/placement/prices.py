@@ -6,13 +6,24 @@
                    + workspace of the task that runs                        -> in: `peak_bytes`
 
 of each tensor the share that the device's part has.
+
+    serial              = all tasks and all tensors on their way, one after the other, as OptCNN
+                          (Jia et al., ICML 2018) takes a step         -> in: `serial_seconds`
 """
 
 import numpy as np
 
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.placement.choices import Choices, part_share
-from automap.placement.timeline import Machine, Step, Timeline, origin, run_step
+from automap.placement.timeline import (
+    Machine,
+    Step,
+    Timeline,
+    longest_part,
+    origin,
+    run_step,
+    task_seconds,
+)
 from automap.simulate.heap import pop, push
 
 
@@ -153,6 +164,26 @@ def _take(
     times[number], changes[number], places[number] = end, -n_bytes, device
     times[size + number], changes[size + number] = start, n_bytes
     places[size + number] = device
+
+
+@compiled
+def serial_seconds(step: Step, machine: Machine, chosen: Array) -> float:
+    """What a placement takes if nothing runs at once: all tasks with their sums, and the longest
+    part of each tensor on its way to each other choice.
+    """
+    total, sent_to = 0.0, np.full(len(machine.choices.n_parts), -1, np.int64)
+    for task in range(len(step.operator)):
+        total += task_seconds(step, machine, chosen, task)
+    for x in range(len(step.maker)):
+        if step.maker[x] < 0 and step.home[x] < 0:
+            continue
+        here = origin(step, chosen, x)
+        for place in range(step.first_reader[x], step.first_reader[x + 1]):
+            target = chosen[step.operator[step.reader[place]]]
+            if step.is_receiver[place] and target != here and sent_to[target] != x:
+                sent_to[target] = x
+                total += longest_part(step, machine, x, here, target)
+    return total
 
 
 @compiled

@@ -31,7 +31,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from automap.numba_jit import Array, compiled, inner, inner_making_arrays
-from automap.placement.baselines import data_parallel, expert, heft, m_sct, memory, single
+from automap.placement.baselines import (
+    data_parallel,
+    expert,
+    heft,
+    m_sct,
+    memory,
+    optcnn,
+    partitions,
+    single,
+)
 from automap.placement.prices import price
 from automap.placement.search import Moves, Placed, Search, Strategy
 from automap.placement.timeline import Machine, Step, longest_part, task_seconds
@@ -55,9 +64,11 @@ _CHUNK: Final = 250
 
 
 def mcmc(search: Search) -> Placed:
-    """Walks from the baselines, and a descent from the best of each."""
+    """Walks from the baselines, and a descent from the best of each; partitions, where there is
+    METIS, are looked at too, so that none of what this is compared with is better.
+    """
     starts = [baseline(search) for baseline in BASELINES.values()]
-    results = list(starts)
+    results = [*starts, *partitions(search)]
     for number, (name, start) in enumerate(zip(BASELINES, starts, strict=True)):
         best = min((p.seconds for p in results if p.fits), default=math.inf)
         search.on_progress(ChoiceProgress(f"walk from {name}", number, len(starts), best))
@@ -160,6 +171,7 @@ BASELINES: Final[Mapping[str, Strategy]] = {
     "m-sct": m_sct,
     "memory": memory,
     "data-parallel": data_parallel,
+    "optcnn": optcnn,
 }
 """Where searches begin, and what they are compared with."""
 

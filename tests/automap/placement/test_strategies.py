@@ -8,6 +8,7 @@ import pytest
 from automap.deadline import Deadline
 from automap.placement import BASELINES, PLACEMENT_STRATEGIES, strategies
 from automap.placement.baselines import layer_parts
+from automap.placement.prices import serial_seconds
 from automap.placement.search import Search
 from automap.placement.simulation import Simulator, placed_machine
 from automap.placement.strategies import least_seconds
@@ -62,6 +63,38 @@ def test_a_walk_ends_at_a_local_optimum_and_same_seed_same_placement() -> None:
     assert best == PLACEMENT_STRATEGIES["mcmc"](_search(3, count=9, machine="haswell-4xk80"))
     for baseline in BASELINES.values():
         assert best.rank <= baseline(search).rank
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_optcnn_is_where_no_layer_alone_shortens_the_sum_of_all(seed: int) -> None:
+    search = _search(seed, count=6, machine="haswell-4xk80")
+    step, machine = search.simulator.step, search.simulator.machine
+    placed = PLACEMENT_STRATEGIES["optcnn"](search)
+    least = serial_seconds(step, machine, np.array(placed.device))
+    # Nothing runs at once, so that is no less than the step.
+    assert placed.seconds <= least * (1.0 + 1e-9)
+    for layer in np.unique(search.layers):
+        for device in range(search.n_devices):
+            other = np.where(search.layers == layer, device, np.array(placed.device))
+            assert serial_seconds(step, machine, other) >= least
+    alone = [serial_seconds(step, machine, np.full(6, d)) for d in range(search.n_devices)]
+    assert least <= min(alone)
+    seconds = search.simulator.problem.seconds[machine.kind]
+    assert alone == pytest.approx(seconds.sum(axis=1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_auto_is_never_worse_than_any_strategy_without_a_search(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pymetis")
+    search = _search(seed, count=12, machine="haswell-4xk80")
+    # No walk and no descent: only where it begins.
+    monkeypatch.setattr(strategies, "walked", lambda search, start, seed: start)
+    monkeypatch.setattr(strategies, "descended", lambda search, start: start)
+    auto = PLACEMENT_STRATEGIES["auto"](search)
+    for name in (*BASELINES, "mincut", "mapping"):
+        assert auto.rank <= PLACEMENT_STRATEGIES[name](search).rank
 
 
 def test_layers_are_cut_in_parts_of_equal_seconds() -> None:

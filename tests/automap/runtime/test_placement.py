@@ -33,9 +33,9 @@ def compiled_programs() -> Iterator[list[str]]:
     """The programs that are compiled inside of the block."""
     names: list[str] = []
 
-    def hear(event: str, seconds: float, **what: Any) -> None:
+    def hear(event: str, duration_secs: float, **kwargs: Any) -> None:
         if event.endswith("backend_compile_duration"):
-            names.append(str(what))
+            names.append(str(kwargs))
 
     jax.monitoring.register_event_duration_secs_listener(hear)
     try:
