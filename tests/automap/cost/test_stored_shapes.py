@@ -3,7 +3,7 @@
 from itertools import permutations
 import math
 
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,6 +103,42 @@ def test_a_batch_of_products_stays_the_major_one():
     # Minor, the 128 sequences would leave no gaps.
     assert local == pytest.approx(264 * 384 / 261**2)
     assert _local(Stored(0, dims, 4, DimOrder.COMPACT, frozenset()), [-1], (2,)) < local
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from(["exp", "add a mask", "one more", "none of one"])
+        | st.permutations(range(6)),
+        max_size=5,
+    )
+)
+def test_a_batch_is_followed_through_all_orders_and_dimensions_of_one(changes):
+    """All sizes differ, so the result's own say which dimensions those of the batch are."""
+    batch = {3, 5}
+
+    def made(left, right):
+        x = jnp.einsum("abij,abkj->abik", left, right)
+        for change in changes:
+            if change == "exp":
+                x = jnp.exp(x)
+            elif change == "add a mask":
+                x = jnp.where(jnp.arange(x.shape[-1]) > 2, x, -1.0)
+            elif change == "one more":
+                x = x[None] if x.ndim < 6 else x
+            elif change == "none of one":
+                x = x.squeeze()
+            else:
+                x = x.transpose([dim for dim in change if dim < x.ndim])
+        return x
+
+    shapes = (jax.ShapeDtypeStruct((3, 5, n, 64), jnp.float32) for n in (7, 11))
+    lowered = jax.jit(made).lower(*shapes).compiler_ir("hlo")
+    assert lowered is not None
+    graph = flatten(decode_module(lowered.as_serialized_hlo_module_proto()))
+    (result,) = graph.outputs
+    major = TiledArrays().orders(graph).major_dims[result]
+    assert {graph.values[result].dims[dim] for dim in major} - {1} == batch
 
 
 @given(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3))
