@@ -10,15 +10,14 @@ large        the paper's policy on the large RNNLM, and three other ways to lear
                memory      the policy begins at the placement of `memory`, which fits
 controllers  the same number of updates by 1, 2 and 4 controllers, each in a process of its own
 measured     rewards by seconds of steps on fake CPU devices, as `colocrl-measured` has them
-executed     placements of FlexFlow's figure 11: simulated seconds beside measured ones, on two fake
-             CPU devices of a thread each (--xla_cpu_multi_thread_eigen=false)
+constants    numbers of the machine that are halved: what baselines and the search then make of it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 import time
-from typing import Final
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -37,10 +36,9 @@ from automap.program.trace import trace_step
 from automap.runtime.placement import measured_seconds
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
-from automap.topology import get_topology, topology_graph
-from models.inception import inception_tiny
-from models.lenet import lenet, lenet_tiny
-from models.training import Target
+from automap.topology import Graph, get_graph, get_topology, topology_graph
+from automap.topology.graph import Node
+from models.lenet import lenet_tiny
 from rl.fleets import ProcessFleet
 from rl.metrics import CsvLog, SequenceRow
 from rl.reinforce import Crew, Fleet, LocalFleet, Reinforce
@@ -266,50 +264,95 @@ def _measured(folder: Path, seeds: int, updates: int) -> list[list[str]]:
     return kept(folder, "measured", rows)
 
 
-EXECUTED_HEADER = [
-    "model",
-    "strategy",
-    "devices used",
-    "simulated, ms",
-    "measured, ms",
-    "measured / simulated",
-    "the same, one device = 1",
+CONSTANTS_HEADER = [
+    "Inception-v3, 4 GPUs: halved",
+    "value",
+    "from",
+    "one GPU, s",
+    "best baseline, s",
+    "auto, s",
+    "one GPU / auto",
 ]
-EXECUTED: Final[Mapping[str, Callable[[], Target]]] = {
-    "LeNet, 512 images": lambda: lenet(batch=512),
-    "Inception, tiny, 64 images": lambda: inception_tiny(batch=64),
+
+
+def _device(name: str, fields: Sequence[str]) -> Callable[[Graph], Graph]:
+    def halved(graph: Graph) -> Graph:
+        def node(it: Node) -> Node:
+            if it.device.name != name:
+                return it
+            changes: dict[str, Any] = {f: getattr(it.device, f) / 2 for f in fields}
+            return replace(it, device=replace(it.device, **changes))
+
+        return replace(graph, devices=tuple(node(it) for it in graph.devices))
+
+    return halved
+
+
+def _link(name: str, field_name: str) -> Callable[[Graph], Graph]:
+    def halved(graph: Graph) -> Graph:
+        links = (
+            replace(it, **{field_name: getattr(it, field_name) / 2})
+            if it.name.startswith(name)
+            else it
+            for it in graph.links
+        )
+        return replace(graph, links=tuple(links))
+
+    return halved
+
+
+CONSTANTS: Final[Mapping[str, Callable[[Graph], Graph]]] = {
+    "nothing": lambda graph: graph,
+    "K80: share of peak in products": _device("k80", ["matmul_efficiency"]),
+    "K80: share of memory's rate": _device("k80", ["memory_efficiency"]),
+    "K80: seconds of a launch": _device("k80", ["launch_seconds"]),
+    "Haswell: shares of both": _device("haswell", ["matmul_efficiency", "memory_efficiency"]),
+    "PCIe: bytes/s": _link("pcie", "bytes_per_s"),
+    "PCIe: latency": _link("pcie", "latency_seconds"),
+    "slots of boards: bytes/s": _link("slot", "bytes_per_s"),
+    "memory bus: bytes/s": _link("memory-bus", "bytes_per_s"),
 }
-EXECUTED_STRATEGIES: Final = ("single", "expert", "heft", "mincut", "data-parallel", "auto")
 
 
-def _executed(folder: Path, seeds: int, updates: int) -> list[list[str]]:
-    def rows(name: str) -> list[list[str]]:
-        step, args = EXECUTED[name]()
-        call, made, unit = traced_call(step, args), [], None
-        for strategy in EXECUTED_STRATEGIES:
-            plan = automap.plan(
-                step, args, topology="cpu:2", space="placement", strategy=strategy, budget=5
-            )
-            seconds = measured_seconds(plan, call, jax.devices()[:2])
-            simulated = plan.predicted.step_seconds
-            ratio = seconds / simulated
-            unit = ratio if unit is None else unit
-            record = plan.placement
-            used = (
-                {device for each in record.operators for device in each.devices} if record else ()
-            )
-            cells = [f"{simulated * 1e3:.2f}", f"{seconds * 1e3:.2f}", f"{ratio:.2f}"]
-            made.append([name, strategy, str(len(used)), *cells, f"{ratio / unit:.2f}"])
-        return made
+def _differences(known: Graph, other: Graph) -> tuple[str, str]:
+    """Values of the fields of a device or link that differ, and the documents they are from."""
+    pairs = [
+        *((a.device, b.device) for a, b in zip(known.devices, other.devices, strict=True)),
+        *zip(known.links, other.links, strict=True),
+    ]
+    values, documents = dict[str, None](), dict[str, None]()
+    for a, b in pairs:
+        for it in fields(a):
+            if getattr(a, it.name) != getattr(b, it.name):
+                values[f"{getattr(a, it.name):g}"] = None
+                sources = (s for s in a.source if it.name in s.field or s.field == "all")
+                documents.update(dict.fromkeys(s.document for s in sources))
+    return ", ".join(values), "; ".join(documents)
 
-    return [row for n in EXECUTED for row in kept(folder, f"executed {n}", lambda n=n: rows(n))]
+
+def _constants(folder: Path, seeds: int, updates: int) -> list[list[str]]:
+    operators = traced(MODELS["Inception-v3"].target)
+    known = get_graph("haswell-4xk80")
+
+    def row(name: str) -> list[str]:
+        graph = CONSTANTS[name](known)
+        problem = placement_problem(operators, graph.platform, graph.kinds)
+        search = Search(Simulator(problem, placed_machine(graph)))
+        one = baselines.single(search)
+        others = [each(search) for each in (baselines.expert, baselines.heft, baselines.m_sct)]
+        best = min((one, *others), key=lambda p: p.rank)
+        found = mcmc(search)
+        gain = f"{one.seconds / found.seconds:.2f}"
+        return [name, *_differences(known, graph), *map(text, ([one], [best], [found])), gain]
+
+    return [kept(folder, f"constant {n}", lambda n=n: row(n)) for n in CONSTANTS]
 
 
 TABLES: Final[Mapping[str, Table]] = {
     "large": Table(LARGE_HEADER, _large),
     "controllers": Table(CONTROLLERS_HEADER, _controllers),
     "measured": Table(MEASURED_HEADER, _measured),
-    "executed": Table(EXECUTED_HEADER, _executed),
+    "constants": Table(CONSTANTS_HEADER, _constants),
 }
 
 
