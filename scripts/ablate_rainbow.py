@@ -64,6 +64,8 @@ COMMAND: Final = "python -m scripts.ablate_rainbow --kept ROWS -o docs/reports/r
 UNCHANGED: Final = "nothing"
 _ATOMS: Final = 51
 _ENDLESS: Final = 1e6
+# Decisions without a better plan.
+_SHORT: Final = 1_000
 _EQUAL: Final = 1e-9
 
 
@@ -150,6 +152,15 @@ def _one_stage(setting: Setting, seed: int) -> Setting:
     return replace(setting, player=replace(setting.player, second_stage="none"))
 
 
+def _short_stages(setting: Setting, seed: int) -> Setting:
+    # By the player's own patience no first stage ends before the optimum is found here.
+    return replace(setting, player=replace(setting.player, patience=_SHORT))
+
+
+def _one_short_stage(setting: Setting, seed: int) -> Setting:
+    return _one_stage(_short_stages(setting, seed), seed)
+
+
 COUNT_CHANGES: Final[Mapping[Mode, Mapping[str, Change]]] = {
     "faithful": {
         "no linkage groups": _with_choices(ungrouped),
@@ -157,6 +168,8 @@ COUNT_CHANGES: Final[Mapping[Mode, Mapping[str, Change]]] = {
         "groups in random order": _in_random_order,
         "nothing is implied": _with_choices(with_nothing_implied),
         "wrong moves are masked": _masked,
+        f"stages end after {_SHORT:,} decisions": _short_stages,
+        f"they end after {_SHORT:,}, no second stage": _one_short_stage,
     },
     "ours": {
         "no groups": _with_choices(ungrouped),

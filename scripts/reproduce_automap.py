@@ -4,8 +4,10 @@ agents take to find it (Wang et al. 2020, Tables 3 to 6 and figure 16).
     python -m scripts.reproduce_automap -o docs/reports/automap_tables.md
 
 For each model and task the exact optimum of the paper's count, what greed finds, the paper's agent
-with and without learning, and ours. One figure has the best plan of each agent by the decisions
-made, the other the paper's agent on T5-base as the paper's figure 16 does.
+with and without learning, and ours; in Tables 3, 4 and 6 by variable. One figure has the best plan
+of each agent by the decisions made, the other the paper's agent on T5-base as the paper's figure 16
+does. The page's other tables are by `scripts.reproduce_pipelines`, `reproduce_online_pipelines`,
+`reproduce_pipeline_agent` and `hybrid_agents`.
 """
 
 from collections import Counter
@@ -13,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 import platform
+import shlex
 import statistics
 import time
 from typing import Any, Final
@@ -30,7 +33,7 @@ from scripts.automap_puzzles import MODELS, RANDOM, Puzzle, puzzles, random_choi
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = "python -m scripts.reproduce_automap -o docs/reports/automap_tables.md"
+COMMAND = "python -m scripts.reproduce_automap"
 _FIGURE_16: Final = "T5-base"
 _ENDLESS = 10**9
 
@@ -152,19 +155,76 @@ def spread(numbers: Sequence[float], digits: int = 0) -> str:
     return median if low == high else f"{median} ({low} to {high})"
 
 
+SPLIT_HEADER = [
+    "model",
+    "variable or tensor",
+    "dimension",
+    "there are",
+    "exact optimum",
+    "faithful",
+    "without learning",
+    "ours",
+]
+
+
+def split_table(puzzle: Puzzle) -> str:
+    """Which of the paper's tables says what is split of a puzzle."""
+    if puzzle.task == "auto data parallelism":
+        return "table 6"
+    return "table 4" if puzzle.model == "VGG-19" else "table 3"
+
+
 def split_rows(case: Case) -> list[list[str]]:
-    """The dimension by which the faithful agent's plan splits each variable or tensor, those of
-    equal names in all layers together.
+    """By variable or tensor and dimension, those of equal names in all layers together: how many
+    each plan splits.
     """
-    puzzle, names = case.puzzle, Counter[tuple[str, str]]()
-    for i in np.flatnonzero(case.faithful[0].split):
+    puzzle = case.puzzle
+    every = _named(puzzle, np.ones(len(case.best), bool))
+    plans = {
+        "exact optimum": [_named(puzzle, case.best)],
+        **{
+            who: [_named(puzzle, run.split) for run in runs]
+            for who, runs in (
+                ("faithful", case.faithful),
+                ("without learning", case.unlearned),
+                ("ours", case.ours),
+            )
+        },
+    }
+    split = {name for counts in plans.values() for each in counts for name in each}
+    return [
+        [
+            puzzle.model,
+            f"`{path}`",
+            dim,
+            f"{every[path, dim]}",
+            *(spread([each[path, dim] for each in counts]) for counts in plans.values()),
+        ]
+        for path, dim in sorted(split)
+    ]
+
+
+def _named(puzzle: Puzzle, split: np.ndarray) -> Counter[tuple[str, str]]:
+    """How many dimensions a plan splits, by (path, dimension)."""
+    names = Counter[tuple[str, str]]()
+    for i in np.flatnonzero(split):
         for dimension in puzzle.choices.dimensions[i]:
             path, _, dim = dimension.rpartition("[")
             names[starred(path), dim[:-1]] += 1
-    return [
-        [puzzle.model, puzzle.task, f"`{path}`", dim, f"{count}"]
-        for (path, dim), count in sorted(names.items())
-    ]
+    return names
+
+
+TABLES: Final = ("counts", "agents", "table 3", "table 4", "table 6")
+
+
+def table(name: str, cases: Sequence[Case]) -> str:
+    """One of the tables."""
+    if name == "counts":
+        return markdown(COUNT_HEADER, [count_row(case) for case in cases])
+    if name == "agents":
+        return markdown(AGENT_HEADER, [agent_row(case) for case in cases])
+    shown = [c for c in cases if c.puzzle.paper.target and split_table(c.puzzle) == name]
+    return markdown(SPLIT_HEADER, [row for case in shown for row in split_rows(case)])
 
 
 def draw(cases: list[Case], path: Path) -> None:
@@ -231,7 +291,10 @@ def _save(fill: Callable[[Any], None], size: tuple[float, float], path: Path) ->
 )
 @click.option("--seeds", default=3, show_default=True, type=click.IntRange(min=1))
 @click.option("--only", multiple=True, type=click.Choice([*MODELS, *RANDOM]), help="These alone.")
-def main(output: Path | None, budget: float, seeds: int, only: tuple[str, ...]) -> None:
+@click.option("--table", "tables", multiple=True, type=click.Choice(TABLES), help="default: all")
+def main(
+    output: Path | None, budget: float, seeds: int, only: tuple[str, ...], tables: tuple[str, ...]
+) -> None:
     """Print the tables, or put them in OUTPUT with the figures beside it."""
     # So that loading torch and compiling are in nobody's time.
     warm_up = random_choices(9, 0)
@@ -255,21 +318,15 @@ def main(output: Path | None, budget: float, seeds: int, only: tuple[str, ...]) 
         f"torch {torch.__version__}, {platform.machine()}, one thread, at most {budget:g} s of the "
         f"processor for each agent, {seeds} seeds"
     )
-    tables = {
-        "counts": markdown(COUNT_HEADER, [count_row(case) for case in cases]),
-        "agents": markdown(AGENT_HEADER, [agent_row(case) for case in cases]),
-        "what is split": markdown(
-            ["model", "task", "variable or tensor", "dimension", "times"],
-            [row for case in cases if case.puzzle.paper.target for row in split_rows(case)],
-        ),
-    }
-    for name, table in tables.items():
-        text = made_by(COMMAND, machine) + table
+    given = "".join(f" --only {shlex.quote(name)}" for name in only)
+    given += "".join(f" --table {shlex.quote(name)}" for name in tables)
+    for name in tables or TABLES:
+        text = made_by(f"{COMMAND}{given} -o {output}", machine) + table(name, cases)
         if output is None:
             click.echo(text)
         else:
             replace_table(output, text, name)
-    if output is not None:
+    if output is not None and not tables:
         partitioned = [case for case in cases if case.puzzle.task == "operator partitioning"]
         draw(partitioned, output.with_name("automap_convergence.svg"))
         for case in partitioned:

@@ -1,7 +1,7 @@
 """Auto-MAP's Table 7 by agents that learn on the one problem: the paper's game and ours, each with
 and without learning, beside the exact optimum.
 
-    python -m scripts.reproduce_online_pipelines -o docs/reports/pipelines.md --kept runs.json
+    python -m scripts.reproduce_online_pipelines -o docs/reports/automap_tables.md --kept runs.json
 
 The setting and the memory are those of `scripts.reproduce_pipelines`. Gaps are above the optimum
 of all partitions, medians of the seeds with the least and the greatest; seconds are of the
@@ -39,7 +39,7 @@ from scripts.reproduce_pipelines import CONFIGURATIONS, MODELS, Case, boundaries
 from scripts.tables import made_by, markdown, replace_table, spread
 
 
-COMMAND = "python -m scripts.reproduce_online_pipelines -o docs/reports/pipelines.md"
+COMMAND = "python -m scripts.reproduce_online_pipelines -o docs/reports/automap_tables.md"
 SEEDS: Final = range(5)
 # Games of eight stages on machines that the paper does not have.
 WIDER_SEEDS: Final = range(3)

@@ -1,11 +1,14 @@
 """The shipped agent on held-out problems, on real profiles, and in Auto-MAP's Table 8, beside the
 paper's form of the agent.
 
-    python -m scripts.reproduce_pipeline_agent -o docs/reports/pipeline_agent.md --flat FOLDER
+    python -m scripts.reproduce_pipeline_agent --table held-out -o docs/reports/pipeline_agent.md
+    python -m scripts.reproduce_pipeline_agent --table "table 8" -o docs/reports/automap_tables.md \
+        --flat FOLDER
 
-FOLDER is of `scripts.flat_pipeline_agent`. Gaps are above the optimum that the exact solver proved;
-problems for which it could not, in two seconds, are left out and counted. Milliseconds are of the
-processor, in one thread, medians.
+The first page has the tables held-out, unproven and profiles, the second table 8 and baseline, and
+with table 8 the figures 12 to 15. FOLDER is of `scripts.flat_pipeline_agent`. Gaps are above the
+optimum that the exact solver proved; problems for which it could not, in two seconds, are left
+out and counted. Milliseconds are of the processor, in one thread, medians.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +16,7 @@ from dataclasses import replace
 import os
 from pathlib import Path
 import platform
+import shlex
 from typing import Any
 
 import click
@@ -56,9 +60,7 @@ from scripts.reproduce_pipelines import CONFIGURATIONS, MICROBATCHES, MODELS, Ca
 from scripts.tables import made_by, markdown, replace_table
 
 
-COMMAND = (
-    "python -m scripts.reproduce_pipeline_agent -o docs/reports/pipeline_agent.md --flat FOLDER"
-)
+COMMAND = "python -m scripts.reproduce_pipeline_agent"
 # Training uses seeds from a million on.
 FIRST_SEED = 10_000
 SIZES = (
@@ -101,6 +103,8 @@ TABLE_8 = [
     "its device cuts",
 ]
 _TABLE_8_PLAYED = ("beams and local search", "greedy")
+DRAWN = ("Bert-48", "C")
+"""The case of the figures."""
 BASELINE_COUNT = 25
 BASELINE_METHODS = ("even split", "13-start local search")
 BASELINE_PLAYED = ("greedy", "beams and local search")
@@ -262,6 +266,34 @@ def _inner(boundaries: np.ndarray) -> str:
     return ", ".join(str(each) for each in boundaries[1:-1])
 
 
+def draw_figures_12_to_15(case: Case, path: Path) -> None:
+    """C as the paper's section 4.5.1 prepares it: of every item, summed, at 128 points, and over
+    the greatest of C, A and W.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    profile, size = case.points.profile, flat_pipeline_agent.SIZE
+    # The last point is what is after the last cut.
+    points = coarsen(profile, size.points - 1)
+    arrays = replace(case, points=points).arrays()
+    line = flat_pipeline_agent.problem_line(Problem(arrays, case.fabric, case.stages))
+    by_item = np.sum(profile.seconds(1), axis=0)
+    panels = {
+        "12: C of every item, s": by_item,
+        "13: prefix sums, s": by_item.cumsum(),
+        "14: at 128 points, s": np.sum(points.seconds(1), axis=0)[1:],
+        "15: over the greatest of C, A, W": line[: points.n_points],
+    }
+    # The same bytes in every run, and letters that stay letters.
+    with matplotlib.rc_context({"svg.hashsalt": "automap", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(10, 2.6), layout="constrained")
+        for axes, (title, values) in zip(figure.subplots(1, 4), panels.items(), strict=True):
+            axes.plot(values, linewidth=0.8)
+            axes.set_title(title, fontsize="small")
+        figure.savefig(path, metadata={"Date": None})
+
+
 def warm_up() -> None:
     """Compile what is measured."""
     for stages in (3, 5):
@@ -289,25 +321,30 @@ def main(
     chosen = tables or TABLES
     flat = {} if folder is None else flat_pipeline_agent.kept(folder)
     texts: dict[str, str] = {}
-    begin = made_by(COMMAND, _MACHINE)
     header = ["problems", "proven", *METHOD_HEADER]
     if "held-out" in chosen:
-        texts["held-out"] = begin + markdown(header, held_out(Optima(optima)))
+        texts["held-out"] = markdown(header, held_out(Optima(optima)))
     if "unproven" in chosen:
         rows = unproven(Optima(optima))
-        texts["unproven"] = begin + markdown(["problems", "not proven", *PAIRED_HEADER], rows)
+        texts["unproven"] = markdown(["problems", "not proven", *PAIRED_HEADER], rows)
     models = REAL if "profiles" in chosen else MODELS
     cases = list(real_cases(models)) if {"profiles", "table 8"} & set(chosen) else []
     if "profiles" in chosen:
-        texts["profiles"] = begin + markdown(header, on_profiles(cases))
+        texts["profiles"] = markdown(header, on_profiles(cases))
     if "table 8" in chosen:
-        texts["table 8"] = begin + markdown(
+        texts["table 8"] = markdown(
             TABLE_8, [table_8(case, flat) for case in cases if case.model in MODELS]
         )
+        if output is not None:
+            (drawn,) = (c for c in cases if (c.model, c.configuration) == DRAWN)
+            draw_figures_12_to_15(drawn, output.with_name("automap_figures_12_to_15.svg"))
     if "baseline" in chosen:
         rows = baseline(flat)
-        texts["baseline"] = begin + markdown(["problems", *METHOD_HEADER], rows)
-    for name, text in texts.items():
+        texts["baseline"] = markdown(["problems", *METHOD_HEADER], rows)
+    for name, table in texts.items():
+        given = " --flat FOLDER" if folder is not None else ""
+        command = f"{COMMAND} --table {shlex.quote(name)} -o {output}{given}"
+        text = made_by(command, _MACHINE) + table
         if output is None:
             click.echo(text)
         else:
