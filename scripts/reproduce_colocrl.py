@@ -22,7 +22,7 @@ import numpy as np
 
 from automap.deadline import Deadline
 from automap.placement import baselines, colocrl, policies
-from automap.placement.dataflow import step_dataflow
+from automap.placement.dataflow import NOBODY, step_dataflow
 from automap.placement.operators import Operators, step_operators
 from automap.placement.search import Placed, Search
 from automap.placement.simulation import Simulator, placed_machine
@@ -31,6 +31,7 @@ from automap.placement.strategies import auto, descended, exact, least_seconds
 from automap.placement.tasks import PlacementProblem, placement_problem
 from automap.program.trace import trace_step
 from automap.topology import get_graph
+from hlo_tools.analyses.phases import Phase
 from models.inception import INCEPTION_V3, Inception, inception_v3, loss as inception_loss
 from models.nmt import NMT, nmt, nmt_step
 from models.rnnlm import RNNLM, rnnlm, rnnlm_step
@@ -118,6 +119,7 @@ GROUPS_HEADER = [
     "groups by the paper's rule for the model",
     "groups: branches",
     "groups: one reader",
+    "one reader, forward equations",
     "the paper's operations",
     "the paper's groups",
 ]
@@ -199,6 +201,40 @@ def text(runs: Sequence[Placed]) -> str:
     return f"{median(seconds):.3f}{spread}"
 
 
+def forward_groups(operators: Operators) -> int:
+    """Groups of the paper's general rule on the equations of the forward pass and its inputs,
+    with which gradients go: what one other alone reads goes to that, until nothing changes.
+    """
+    flow, count = operators.dataflow, len(operators.dataflow.names)
+    is_forward = [p is Phase.FORWARD and v for p, v in zip(operators.phase, flow.varies)]
+    readers: dict[int, set[int]] = {}
+    for array, maker in enumerate(flow.maker):
+        # Numbers of inputs come behind those of equations.
+        node = maker if maker != NOBODY else count + array
+        is_node = is_forward[node] if node < count else array in flow.inputs
+        if is_node:
+            its = readers.setdefault(node, set())
+            its.update(r for r in flow.readers[array] if is_forward[r] and r != node)
+    readers = {node: its for node, its in readers.items() if its or node < count}
+    goes_to = {node: node for node in readers}
+
+    def group(node: int) -> int:
+        while goes_to[node] != node:
+            node = goes_to[node]
+        return node
+
+    while True:
+        read_by: dict[int, set[int]] = {}
+        for node, its in readers.items():
+            read_by.setdefault(group(node), set()).update(map(group, its))
+        joined = {one: its - {one} for one, its in read_by.items() if len(its - {one}) == 1}
+        # Each of these is read in one direction only, as a pass has no circle.
+        for one, its in joined.items():
+            goes_to[one] = its.pop()
+        if not joined:
+            return len(read_by)
+
+
 def group_row(name: str) -> list[str]:
     """A row of the first table."""
     target, rule, papers = GROUPED[name]
@@ -212,6 +248,7 @@ def group_row(name: str) -> list[str]:
             int(made(problem).max()) + 1
             for made in (rule, colocrl.branch_groups, colocrl.merged_groups)
         ),
+        forward_groups(operators),
     )
     theirs = (published.operations, published.groups) if published else (None, None)
     return [name, *(f"{n:,}" for n in counts), *("" if n is None else f"{n:,}" for n in theirs)]
