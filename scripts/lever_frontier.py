@@ -15,7 +15,7 @@ ahead of time, those with levers and the presets (extras `tpu`, `gpu-compiler`).
 they are made, and a second run goes on; `--show` makes the tables of those that there are.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 import shlex
@@ -140,53 +140,68 @@ class Case:
         return find(workload, self.topology, replace(SEARCH, levers=())).best.estimate.peak_bytes
 
 
-def _searched(case: Case, workload: Workload, share: str) -> tuple[float, Outcome]:
-    """The limit, and the best outcome with levers."""
-    if share != LEAST:
-        limit = float(share.rstrip("%")) / 100 * case.whole_bytes(workload)
-        options = replace(case.options, memory_limit_bytes=limit)
-        return limit, find_with_levers(workload, case.topology, options)
-    smallest = find_with_levers(
-        workload, case.topology, replace(case.options, memory_limit_bytes=1.0)
-    )
-    limit = smallest.best.estimate.peak_bytes
+def _limited(case: Case, workload: Workload, limit: float) -> Outcome:
+    """The best outcome with levers in so much memory."""
     options = replace(case.options, memory_limit_bytes=limit)
-    again = find_with_levers(workload, case.topology, options)
+    return find_with_levers(workload, case.topology, options)
+
+
+def _least(case: Case, workload: Workload) -> tuple[float, Outcome]:
+    """The least memory that a plan was found for, and the best outcome in it."""
+    smallest = _limited(case, workload, 1.0)
+    limit = smallest.best.estimate.peak_bytes
+    again = _limited(case, workload, limit)
     # Of both, by the limit: the first one keeps to it in any case.
     return limit, min(
         (smallest, again), key=lambda outcome: again.context.objective.key(outcome.best.estimate)
     )
 
 
-def _outcomes(case: Case, share: str) -> tuple[float, Iterator[tuple[str, Outcome]]]:
-    """The limit, and by name the plans that fit."""
-    workload, topology = case.traced(), case.topology
-    limit, levered = _searched(case, workload, share)
-
-    def outcomes() -> Iterator[tuple[str, Outcome]]:
-        if levered.best.estimate.peak_bytes <= limit:
-            yield _WITH_LEVERS, levered
-        options = replace(SEARCH, memory_limit_bytes=limit)
-        for name, step in policy_steps(workload, topology):
-            preset = best_preset(step, topology, options)
+def _rows(case: Case, known: Collection[Row]) -> Iterator[Row]:
+    """The rows of a case that are not known, from the most memory to the least: a plan that is the
+    fastest in more memory is it in less that it fits in, and is not searched again.
+    """
+    workload = case.traced()
+    steps = list(policy_steps(workload, case.topology))
+    whole = case.whole_bytes(workload)
+    made = {row.share: row for row in known}
+    for share in case.shares:
+        if share in made:
+            continue
+        begin = time.monotonic()
+        is_least = share == LEAST
+        limit = 0.0 if is_least else float(share.rstrip("%")) / 100 * whole
+        fitting = [row.plans[_WITH_LEVERS] for row in made.values() if _fits(row, limit)]
+        row = Row(case.model, case.machine, share, limit, 0.0)
+        if fitting:
+            row.plans[_WITH_LEVERS] = replace(min(fitting, key=lambda plan: plan.seconds))
+        else:
+            least = _least(case, workload) if is_least else None
+            row.limit_bytes, levered = least or (limit, _limited(case, workload, limit))
+            if levered.best.estimate.peak_bytes <= row.limit_bytes:
+                row.plans[_WITH_LEVERS] = _plan(levered)
+        row.search_seconds = time.monotonic() - begin
+        options = replace(SEARCH, memory_limit_bytes=row.limit_bytes)
+        for name, step in steps:
+            preset = best_preset(step, case.topology, options)
             if preset is not None:
-                yield name, preset_outcome(step, topology, options, preset.name)
+                outcome = preset_outcome(step, case.topology, options, preset.name)
+                row.plans[name] = _plan(outcome)
+        made[share] = row
+        yield row
 
-    return limit, outcomes()
+
+def _fits(row: Row, limit: float) -> bool:
+    """Whether a row's plan with levers fits in less memory than it was made for."""
+    plan = row.plans.get(_WITH_LEVERS)
+    return plan is not None and row.share != LEAST and plan.peak_bytes <= limit
 
 
-def _row(case: Case, share: str) -> Row:
-    begin = time.monotonic()
-    limit, outcomes = _outcomes(case, share)
-    row = Row(case.model, case.machine, share, limit, time.monotonic() - begin)
-    for name, outcome in outcomes:
-        record, estimate = build_plan(outcome), outcome.best.estimate
-        row.plans[name] = Plan(
-            estimate.step_seconds,
-            estimate.peak_bytes,
-            automap.Plan.from_record(record).to_json(),
-        )
-    return row
+def _plan(outcome: Outcome) -> Plan:
+    record, estimate = build_plan(outcome), outcome.best.estimate
+    return Plan(
+        estimate.step_seconds, estimate.peak_bytes, automap.Plan.from_record(record).to_json()
+    )
 
 
 def _compiled(row: Row, compiler: CompilerName) -> Row:
@@ -284,11 +299,12 @@ def main(
         for case in (Case(model, machine) for machine in machines):
             if only and not any(f"{case.model} {case.machine}".startswith(o) for o in only):
                 continue
-            for share in case.shares:
-                key = (case.model, case.machine, share)
-                if key not in known and not show:
-                    known[key] = _row(case, share)
-                    keep_row(kept, asdict(known[key]))
+            keys = [(case.model, case.machine, share) for share in case.shares]
+            if not show and not all(key in known for key in keys):
+                for row in _rows(case, [known[key] for key in keys if key in known]):
+                    known[row.key] = row
+                    keep_row(kept, asdict(row))
+            for key in keys:
                 row = known.get(key)
                 if row is None or (
                     compiler and COMPILER_BY_PLATFORM[case.topology.platform] != compiler

@@ -9,8 +9,8 @@ the last ones find the most                                                 -> i
                   of the loop reads them, the one that ends the longest chain of collectives
                   (AsyncDepth)                                              -> in: `_collectives`
     beside it     kernels in their order, the last first, but none that makes data for one that has
-                  not begun; then spare ones; then slices of what the loop is handed that are read
-                  later                                                     -> in: `_hide`
+                  not begun, as a slice of a stack of parameters does; then spare ones; then slices
+                  of what the loop is handed that are read later            -> in: `_hide`
     spare ones    whose data is there, first the one whose seconds are nearest to what is left to
                   hide; those that make what a sum adds up run before it begins, those that read a
                   sum after it is done                                      -> in: `_nearest_spare`
@@ -148,7 +148,11 @@ def _collectives(work: Work, is_own: np.ndarray, enter: int, leave: int) -> np.n
             u += 1
         if is_own[k - enter] and work.prefetch[k] > 0:
             seconds = work.prefetch[k]
-            rows[n] = np.array([k, seconds, seconds, enter, -1.0])
+            made_from = enter
+            for slot in range(enter + 1, k):
+                if work.gathered_at[slot] == k and work.kind[slot] == KERNEL:
+                    made_from = slot + 1
+            rows[n] = np.array([k, seconds, seconds, made_from, -1.0])
             longest = max(longest, seconds)
             n += 1
         if is_own[k - enter] and work.backlog[k] > 0:
@@ -165,6 +169,7 @@ def _slices(work: Work, enter: int, leave: int) -> np.ndarray:
     collective, [slots of the loop].
     """
     is_slice = (work.kind[enter:leave] == KERNEL) & (work.data_at[enter:leave] <= enter + 1)
+    is_slice &= work.gathered_at[enter:leave] < 0
     for ready in work.urgent_ready:
         if enter < ready <= leave:
             is_slice[ready - 1 - enter] = False

@@ -19,6 +19,9 @@ one collective at a time.
               can begin
     late      kernels of the update: in waits after the sums that they read, the rest after all
               others
+    brief     late kernels that the scheduler takes to be no time, as they are no longer than a
+              launch: it puts all that make no new parameter beside one collective, so that they
+              fill no waits but its own                                   -> in: `_late_in_waits`
     renewed   gathers of new parameters, and of what else the update makes: after all other kernels,
               each after the late ones that make it: none begins before the backward pass is over
                                                                           -> in: `_last_waits`
@@ -81,7 +84,8 @@ def exposed_seconds(work: Work) -> float:
     pending = owed = used_late = 0.0
     sums = outside_closed(backlog, leaves)
     queued = np.cumsum(sums)
-    late_before = np.concatenate((np.zeros(1), np.cumsum(work.late)))
+    late = _late_in_waits(work, sums)
+    late_before = np.concatenate((np.zeros(1), np.cumsum(late)))
     while k <= n:
         time_at[k] = before = time
         wait = used = 0.0
@@ -127,7 +131,24 @@ def exposed_seconds(work: Work) -> float:
                 u += 1
             k = int(leaves[k])
         k += 1
-    return waited + _last_waits(work.late, sums, work.renewed, used_late, pending, owed)
+    return waited + _last_waits(late, sums, work.renewed, used_late, pending, owed)
+
+
+@inner_making_arrays
+def _late_in_waits(work: Work, sums: np.ndarray) -> np.ndarray:
+    """What of the late kernels may fill waits, [boundaries]; the others run with none beside them.
+
+    Where new parameters are gathered, the longest of what is done at the end of a step is one of
+    these gathers, or of the two messages of what the update reads: the sums, and what is added up
+    once.
+    """
+    # What makes a new parameter stands between gathers.
+    brief = np.where(work.renewed > 0, 0.0, work.brief)
+    at_end = work.urgent_seconds[work.urgent_needed == len(work.kind)].sum()
+    longest = max(work.renewed.max(), sums.sum(), at_end)
+    if work.renewed.max() == 0 or brief.sum() <= longest:
+        return work.late
+    return work.late - brief * (1 - longest / brief.sum())
 
 
 @inner

@@ -25,10 +25,11 @@ class Work(NamedTuple):
     [slots] too, but for what reads the result of a collective. Boundaries of sums, -1 for none:
     `sum_at` [slots] is that from which the sum of what a spare kernel makes can begin, `reads_sum`
     [slots] that of the sum that it reads, `made_from` [boundaries] the one from which on only spare
-    kernels make the terms of the sum that is ready here. Seconds of kernels (`spare`, `late`, where
-    their data is there) and of collectives (`backlog` and `renewed` where they are ready,
-    `prefetch` where it is needed) at boundaries. The urgent ones are sorted by where they are
-    needed.
+    kernels make the terms of the sum that is ready here. `gathered_at` [slots] is the boundary at
+    which the gather of what a kernel makes is needed, -1 for none. Seconds of kernels (`spare`,
+    `late`, where their data is there) and of collectives (`backlog` and `renewed` where they are
+    ready, `prefetch` where it is needed) at boundaries. The urgent ones are sorted by where they
+    are needed.
     """
 
     kind: np.ndarray
@@ -39,8 +40,10 @@ class Work(NamedTuple):
     sum_at: np.ndarray
     reads_sum: np.ndarray
     made_from: np.ndarray
+    gathered_at: np.ndarray
     spare: np.ndarray
     late: np.ndarray
+    brief: np.ndarray
     backlog: np.ndarray
     renewed: np.ndarray
     prefetch: np.ndarray
@@ -66,12 +69,12 @@ def device_work(
     slot_seconds, expected_seconds = (
         np.bincount(order.merged, seconds, n - 1) for seconds in (slot_seconds, expected_seconds)
     )
-    spare, late = (
-        np.bincount(order.data_at[chosen], slot_seconds[chosen], n)
-        for chosen in (order.kind == SPARE, order.kind == LATE)
+    kinds = (order.kind == SPARE, is_late := order.kind == LATE, is_late & (expected_seconds == 0))
+    spare, late, brief = (
+        np.bincount(order.data_at[chosen], slot_seconds[chosen], n) for chosen in kinds
     )
     backlog, renewed, prefetch = np.zeros((3, n))
-    sums = np.zeros((2, 0), np.int64)
+    gathered_at, sums = np.full(n - 1, -1), np.zeros((2, 0), np.int64)
     data_at = order.data_at.copy()
     urgent: list[tuple[np.ndarray, ...]] = []
     for on_operand, places in ((True, order.operands), (False, order.results)):
@@ -92,13 +95,13 @@ def device_work(
             at, each = _spread(places, collectives.edge[chosen], seconds[chosen])
             if messages is not None and len(at):
                 parts = _repeat(places, collectives.edge[chosen], messages[chosen])
-                place = boundary[at]
+                rows = (order.loop[boundary[at]], places.rank[at], boundary[at], parts)
                 boundary = boundary.copy()
-                boundary[at] = together(
-                    order.loop[place], places.rank[at], place, parts, is_first=into is prefetch
-                )
+                boundary[at] = together(*rows, is_first=into is prefetch)
             if into is backlog:
                 sums = np.array([places.ready[at], boundary[at]])
+            elif into is prefetch:
+                gathered_at = _gathered_at(n, places.ready[at], boundary[at])
             # Several collectives may stand at one boundary: `.at` adds all of them.
             np.add.at(into, boundary[at], each)
     ready, needed, each = (np.concatenate(column) for column in zip(*urgent))
@@ -114,8 +117,10 @@ def device_work(
         sum_at=sum_at,
         reads_sum=reads_sum,
         made_from=made_from,
+        gathered_at=gathered_at,
         spare=spare,
         late=late,
+        brief=brief,
         backlog=backlog,
         renewed=renewed,
         prefetch=prefetch,
@@ -123,6 +128,14 @@ def device_work(
         urgent_needed=needed[by_need],
         urgent_seconds=each[by_need],
     )
+
+
+def _gathered_at(n: int, ready: np.ndarray, needed: np.ndarray) -> np.ndarray:
+    """`Work.gathered_at` of gathers whose data is `ready`, at one of `n` boundaries."""
+    gathered_at = np.full(n - 1, -1)
+    is_made = ready > 0
+    np.maximum.at(gathered_at, ready[is_made] - 1, needed[is_made])
+    return gathered_at
 
 
 def _around_sums(

@@ -9,7 +9,7 @@ import pytest
 
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, LATE, SPARE
 from automap.cost.schedule.overlap import exposed_seconds
-from automap.cost.schedule.work import Work, together
+from automap.cost.schedule.work import Work
 from automap.search.greedy import random_point
 from tests.automap.search.brute import search_context
 from tests.steps import mlp, problem_of
@@ -31,17 +31,21 @@ class Program:
     sum_at: dict = field(default_factory=dict)
     reads_sum: dict = field(default_factory=dict)
     made_from: dict = field(default_factory=dict)
+    gathered_at: dict = field(default_factory=dict)
     expected: dict = field(default_factory=dict)
 
     def work(self, factor=1.0):
         n = len(self.slots) + 1
         columns = {
-            name: np.zeros(n) for name in ("spare", "late", "backlog", "renewed", "prefetch")
+            name: np.zeros(n)
+            for name in ("spare", "late", "brief", "backlog", "renewed", "prefetch")
         }
         for slot, (kind, seconds) in enumerate(self.slots):
             if kind in (SPARE, LATE):
                 name = "spare" if kind == SPARE else "late"
                 columns[name][self.data_at.get(slot, slot)] += seconds
+                if kind == LATE and self.expected.get(slot, seconds) == 0:
+                    columns["brief"][self.data_at.get(slot, slot)] += seconds
         for name in ("backlog", "renewed", "prefetch"):
             for boundary, seconds in getattr(self, name).items():
                 columns[name][boundary] += factor * seconds
@@ -57,6 +61,7 @@ class Program:
             sum_at=np.array([self.sum_at.get(s, -1) for s in range(n - 1)], np.int64),
             reads_sum=np.array([self.reads_sum.get(s, -1) for s in range(n - 1)], np.int64),
             made_from=np.array([self.made_from.get(k, k) for k in range(n)], np.int64),
+            gathered_at=np.array([self.gathered_at.get(s, -1) for s in range(n - 1)], np.int64),
             urgent_ready=np.array([row[0] for row in urgent], np.int64),
             urgent_needed=np.array([row[1] for row in urgent], np.int64),
             urgent_seconds=factor * np.array([row[2] for row in urgent], float),
@@ -202,6 +207,17 @@ CASES = {
         ),
         2.0,
     ),
+    "a gather in a loop hides behind what comes before it": (
+        Program([(ENTER, 0.0), *kernels(2.0, 1.0, 1.0), (EXIT, 0.0)], prefetch={3: 3.0}),
+        0.0,
+    ),
+    "but not behind the slice that it gathers": (
+        Program(
+            [(ENTER, 0.0), *kernels(2.0, 1.0, 1.0), (EXIT, 0.0)],
+            prefetch={3: 3.0}, gathered_at={1: 3}, read_at={1: 3},
+        ),
+        2.0,
+    ),
     "a sum runs beside a loop without collectives": (
         Program([*kernels(1.0), *LOOP], backlog={1: 2.0}),
         0.0,
@@ -249,6 +265,20 @@ CASES = {
             data_at={1: 1, 2: 2},
         ),
         1.0,
+    ),
+    "an update hides two gathers": (
+        Program(
+            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)], renewed={2: 2.0, 3: 1.0},
+            data_at={1: 2, 2: 3, 3: 4},
+        ),
+        0.0,
+    ),
+    "kernels that are no longer than a launch hide one of them": (
+        Program(
+            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)], renewed={2: 2.0, 3: 1.0},
+            data_at={1: 2, 2: 3, 3: 4}, expected={1: 0.0, 2: 0.0, 3: 0.0},
+        ),
+        0.5,
     ),
     "the update fills a wait": (
         Program([(KERNEL, 1.0), (LATE, 2.0), (KERNEL, 1.0)], urgent=[(1, 2, 3.0)], data_at={1: 1}),
@@ -356,36 +386,3 @@ def test_waited_for_and_hidden_are_all_seconds_of_collectives(topology):
         assert estimate.collective_seconds + estimate.hidden_seconds == pytest.approx(
             sum(each.tolist())
         )
-
-
-messages_of_loops = st.lists(
-    st.tuples(
-        st.integers(-1, 3),
-        st.integers(0, 20),
-        st.integers(0, 20),
-        st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.5]),
-    ),
-    max_size=12,
-)
-
-
-@given(messages_of_loops, st.booleans())
-@settings(max_examples=200, deadline=None)
-def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows, is_first):
-    """Against a walk through each loop that begins a message where one more would be too much."""
-    loop, rank, place, part = (
-        (np.array(column) for column in zip(*rows)) if rows else np.zeros((4, 0))
-    )
-    loop, rank, place = (column.astype(int) for column in (loop, rank, place))
-    got = together(loop, rank, place, part.astype(float), is_first=is_first)
-    expected = place.copy()
-    for each in set(loop.tolist()) - {-1}:
-        here = [i for i in range(len(rows)) if loop[i] == each and part[i] <= 1]
-        messages = [[]]
-        for i in sorted(here, key=lambda i: rank[i]):
-            if sum(part[j] for j in messages[-1]) + part[i] > 1:
-                messages.append([])
-            messages[-1].append(i)
-        for members in filter(None, messages):
-            expected[members] = (min if is_first else max)(place[members])
-    assert got.tolist() == expected.tolist()

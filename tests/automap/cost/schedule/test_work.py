@@ -2,13 +2,14 @@
 
 from dataclasses import replace
 
+from hypothesis import given, settings, strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.schedule.order import SPARE
-from automap.cost.schedule.work import device_work
+from automap.cost.schedule.work import device_work, together
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
 from automap.space.presets import PRESETS
@@ -131,3 +132,36 @@ def test_what_the_update_gathers_of_what_was_made_is_behind_the_passes():
     assert gathers(Phase.FORWARD, input_is_there + 1) == (gathered, 0.0)
     assert gathers(Phase.UPDATE, input_is_there) == (gathered, 0.0)
     assert gathers(Phase.UPDATE, input_is_there + 1) == (0.0, gathered)
+
+
+messages_of_loops = st.lists(
+    st.tuples(
+        st.integers(-1, 3),
+        st.integers(0, 20),
+        st.integers(0, 20),
+        st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.5]),
+    ),
+    max_size=12,
+)
+
+
+@given(messages_of_loops, st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows, is_first):
+    """Against a walk through each loop that begins a message where one more would be too much."""
+    loop, rank, place, part = (
+        (np.array(column) for column in zip(*rows)) if rows else np.zeros((4, 0))
+    )
+    loop, rank, place = (column.astype(int) for column in (loop, rank, place))
+    got = together(loop, rank, place, part.astype(float), is_first=is_first)
+    expected = place.copy()
+    for each in set(loop.tolist()) - {-1}:
+        here = [i for i in range(len(rows)) if loop[i] == each and part[i] <= 1]
+        messages = [[]]
+        for i in sorted(here, key=lambda i: rank[i]):
+            if sum(part[j] for j in messages[-1]) + part[i] > 1:
+                messages.append([])
+            messages[-1].append(i)
+        for members in filter(None, messages):
+            expected[members] = (min if is_first else max)(place[members])
+    assert got.tolist() == expected.tolist()
