@@ -49,14 +49,19 @@ def stage_seconds(arrays: Arrays, cuts: np.ndarray, device_cuts: np.ndarray) -> 
             transfer = float(arrays.latency_seconds[e] + per_byte * arrays.cut_bytes[j])
         stages.append(
             StageSeconds(
-                forward=float(arrays.forward[e - d, j] - arrays.forward[e - d, i]),
-                backward=float(arrays.backward[e - d, j] - arrays.backward[e - d, i]),
+                forward=_between(arrays.forward[e - d], i, j),
+                backward=_between(arrays.backward[e - d], i, j),
                 transfer=transfer,
                 reduce=float(arrays.reduce_seconds_per_byte[d, e] * arrays.gradient_bytes[i, j]),
-                weights=float(arrays.weights[e - d, j] - arrays.weights[e - d, i]),
+                weights=_between(arrays.weights[e - d], i, j),
             )
         )
     return stages
+
+
+def _between(seconds_before: np.ndarray, first: int, end: int) -> float:
+    """Seconds from one cut to another; what takes none is not less than none by rounding."""
+    return max(float(seconds_before[end] - seconds_before[first]), 0.0)
 
 
 def pipeline_tasks(

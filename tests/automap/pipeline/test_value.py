@@ -100,6 +100,19 @@ def test_1f1b_with_transfers_waits_for_its_rounds():
     assert step == pytest.approx(10 * t + 10 * x)
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=SEEDS, schedule=SCHEDULES)
+def test_a_stage_that_takes_no_time_does_not_take_less_by_rounding(seed, schedule):
+    """Seconds of a stage are a difference of sums: 0.3 - (0.1 + 0.2) is less than none."""
+    arrays = random_arrays(seed, schedule)
+    sums = np.full_like(arrays.backward, 0.1 + 0.2)
+    sums[:, 0], sums[:, -1] = 0.0, 0.3
+    arrays = arrays._replace(backward=sums)
+    cuts, parts = partition(np.random.default_rng(seed), 7, 4, 3)
+    assert [stage.backward for stage in stage_seconds(arrays, cuts, parts)] == [0.1 + 0.2, 0.0, 0.0]
+    assert np.isfinite(simulated(arrays, cuts, parts, schedule))
+
+
 @settings(max_examples=50, deadline=None)
 @given(seed=SEEDS, schedule=SCHEDULES)
 def test_memory_and_masks(seed, schedule):
