@@ -19,6 +19,7 @@ Cells are kept in FOLDER. The steps are those of `scripts.plan_matrix`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 import math
 import os
 from pathlib import Path
@@ -35,7 +36,7 @@ from automap.deadline import Deadline
 from automap.errors import AutomapError
 from automap.program.trace import Workload
 from automap.search import OutOfBudget, SearchContext, get_strategy
-from automap.search.agent.play import Player, shipped_player
+from automap.search.agent.play import Player, roll_outs, shipped_player
 from automap.search.portfolio import begun_with
 from automap.topology import get_topology
 from scripts.compare_sharding_agent import Cells, fitting_seconds, traced
@@ -97,8 +98,8 @@ def metered(cells: Cells, most_work_seconds: float = math.inf) -> Metered:
 
 SEARCHES: Mapping[str, Callable[[SearchContext], None]] = {
     AUTO: lambda context: begun_with(context, None),
-    AGENT: lambda context: begun_with(context, shipped_player()),
-    UNTRAINED: lambda context: begun_with(context, Player()),
+    AGENT: lambda context: begun_with(context, partial(roll_outs, shipped_player())),
+    UNTRAINED: lambda context: begun_with(context, partial(roll_outs, Player())),
 }
 
 

@@ -2,15 +2,12 @@
 on.
 
     python -m scripts.compare_step_times -o docs/reports/step_times.md
-    python -m scripts.compare_step_times --gpu -o docs/reports/step_times.md
 
-The first measures eight fake devices of this processor, the second this machine's first GPU.
+It measures eight fake devices of this processor; `scripts.compare_measured` is of a GPU.
 
 For each model different plans are compiled and run in turn, one step each, many times over, so that
 whatever else the machine does at a time slows all of them; a plan's time is the least, which that
-disturbs least. On one GPU a model's whole step is measured, and its step on an eighth of the batch:
-what each of eight devices computes under a data-parallel plan, to be held against the compute part
-of that plan. With `-o` the table of that device is replaced in the file.
+disturbs least. With `-o` the table is replaced in the file.
 """
 
 from dataclasses import dataclass
@@ -33,9 +30,8 @@ from automap.planner.sharding import find
 from automap.program import Workload, load_target, trace_step
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
-from scripts.step_time_cases import CPU_TARGETS, GPU_TARGETS
+from scripts.step_time_cases import CPU_TARGETS
 from scripts.step_time_runs import ROUNDS, runner
-from scripts.step_times_gpu import compare_on_gpu
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -229,36 +225,23 @@ def _tau_cells(model: str, rows: list[Row]) -> list[str]:
 
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.option("-o", "--output", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--gpu", "device", flag_value="gpu", help="measure this machine's first GPU")
-@click.option("--cpu", "device", flag_value="cpu", default="cpu", help="eight fake CPU devices")
 @click.option("--only", default="", help="models whose name contains this")
 @click.option("--profile", type=click.Path(path_type=Path), help="the profile to go on with")
-def main(output: Path | None, device: str, only: str, profile: Path | None) -> None:
+def main(output: Path | None, only: str, profile: Path | None) -> None:
     """Run the comparison."""
-    targets = [t for t in (GPU_TARGETS if device == "gpu" else CPU_TARGETS) if only in t]
-    done = calibrate(
-        device_count=1 if device == "gpu" else DEVICES,
-        depth="quick",
-        targets=targets,
-        profile_path=profile,
-    )
+    targets = [t for t in CPU_TARGETS if only in t]
+    done = calibrate(device_count=DEVICES, depth="quick", targets=targets, profile_path=profile)
     measured = done.session.profile
-    if device == "gpu":
-        table, section = compare_on_gpu(done.topology, measured), "gpu"
-    else:
-        rows: list[Row] = []
-        for target in track(targets, "models"):
-            rows += compare(target, done.topology, measured)
-            click.echo(
-                f"done: {' | '.join(_tau_cells(rows[-1].model, _of(rows, rows[-1].model)))}",
-                err=True,
-            )
-        machine = f"jax {jax.__version__}, {DEVICES} fake devices"
-        table, section = report(rows, machine), "cpu"
+    rows: list[Row] = []
+    for target in track(targets, "models"):
+        rows += compare(target, done.topology, measured)
+        cells = _tau_cells(rows[-1].model, _of(rows, rows[-1].model))
+        click.echo(f"done: {' | '.join(cells)}", err=True)
+    table = report(rows, f"jax {jax.__version__}, {DEVICES} fake devices")
     if output is None:
         click.echo(table)
     else:
-        replace_table(output, table, section)
+        replace_table(output, table, "cpu")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """The models whose step times are compared, as targets of `automap calibrate --target` and `automap
 plan`.
 
-Those for the processor are sized for a step of 20 ms to 2 s on eight fake devices; those for one
-GPU are the published sizes at a batch that fits in 80 GB.
+They are sized for a step of 20 ms to 2 s on eight fake devices.
 """
 
 from dataclasses import replace
@@ -13,7 +12,6 @@ from models import (
     lenet as lenet_model,
     llama as llama_model,
     mlp as mlp_model,
-    resnet as resnet_model,
     t5 as t5_model,
     vit as vit_model,
 )
@@ -60,35 +58,4 @@ def lenet() -> Target:
 
 CPU_TARGETS = tuple(
     f"{__name__}:{make.__name__}" for make in (gpt, bert, llama, t5, vit, mlp, lenet)
-)
-
-
-def gpt_124m_bf16(batch: int = 16) -> Target:
-    """GPT of 124M parameters in bfloat16."""
-    return gpt_model.gpt_124m(batch=batch, dtype="bfloat16")
-
-
-def bert_large(batch: int = 16) -> Target:
-    """BERT of 24 layers of 1024."""
-    return bert_model.bert(replace(bert_model.BERT_48, depth=24), batch=batch, seq=512).target
-
-
-def resnet_50(batch: int = 64) -> Target:
-    """ResNet-50 on 64 images."""
-    return resnet_model.resnet_50(batch=batch)
-
-
-def vit_b16(batch: int = 64) -> Target:
-    """ViT-B/16 on 64 images in bfloat16."""
-    return vit_model.vit_b16(batch=batch, dtype="bfloat16")
-
-
-def t5_base(batch: int = 16) -> Target:
-    """T5-base."""
-    return t5_model.t5_base(batch=batch)
-
-
-GPU_TARGETS = tuple(
-    f"{__name__}:{make.__name__}"
-    for make in (gpt_124m_bf16, bert_large, resnet_50, vit_b16, t5_base)
 )

@@ -18,9 +18,10 @@ import pytest
 # XLA ends the process at a flag that it does not know, as a later version may not, nor libtpu's.
 _KNOWN_TO_ALL = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 _OLDER_CODE = "--xla_cpu_use_fusion_emitters=false" if version("jaxlib").startswith("0.10.") else ""
-_FLAGS = f"{_KNOWN_TO_ALL} {_OLDER_CODE}".strip()
+# Tests of the mark "gpu" are run with JAX_PLATFORMS=cuda,cpu, and compile as users do.
+_ON_GPU = os.environ.setdefault("JAX_PLATFORMS", "cpu").startswith("cuda")
+_FLAGS = "" if _ON_GPU else f"{_KNOWN_TO_ALL} {_OLDER_CODE}".strip()
 os.environ["XLA_FLAGS"] = _FLAGS
-os.environ["JAX_PLATFORMS"] = "cpu"
 settings.register_profile("automap", deadline=None, derandomize=True)
 settings.load_profile("automap")
 

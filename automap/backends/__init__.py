@@ -8,7 +8,12 @@ a platform, `fitted` reads its data files, `protocols` says how its library send
 """
 
 from automap.backends.base import Backend, CompiledCollectives
-from automap.backends.fitted import ColumnNumbers, TileNumbers
+from automap.backends.fitted import (
+    ColumnNumbers,
+    ConvolutionNumbers,
+    CoreNumbers,
+    TileNumbers,
+)
 from automap.backends.protocols import Algorithm, Protocol, SentSpan
 from automap.backends.registry import BACKENDS, backend_for, version_warnings
 
@@ -18,6 +23,8 @@ __all__ = [
     "Algorithm",
     "Backend",
     "ColumnNumbers",
+    "ConvolutionNumbers",
+    "CoreNumbers",
     "CompiledCollectives",
     "Protocol",
     "SentSpan",

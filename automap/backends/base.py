@@ -12,10 +12,16 @@ from automap.backends.arrays import Arrays, Scratch, no_scratch
 from automap.backends.effects import CollectiveEffect, Effect
 from automap.backends.fitted import (
     ColumnNumbers,
+    ConvolutionNumbers,
+    CoreNumbers,
     FittedFile,
+    ScheduleNumbers,
     SharedNumbers,
     TileNumbers,
     column_numbers,
+    convolution_numbers,
+    core_numbers,
+    schedule_numbers,
     shared_numbers,
     tile_numbers,
 )
@@ -58,6 +64,10 @@ class Backend:
                         parameters too
     column_sums         whether all of a device sums over rows, or a block of threads for each few
                         columns (`automap.cost.kernels.column_sums`)
+    orders              whether sorts, top-k and sums over windows take what they read and write, or
+                        go through the memory of the cores (`automap.cost.kernels.on_core`)
+    convolutions        whether the matrix unit computes them as it does products, or a library does
+                        (`automap.cost.kernels.convolutions`)
     loop_messages       what of one trip of a loop goes as one message, up to `combine_bytes`: sums
                         of vectors only, or all that `combines` says
     loop_gathers        where what a loop does not change is gathered: before the loop, or in every
@@ -98,6 +108,8 @@ class Backend:
     collectives: Literal["in line", "beside kernels"]
     combines: Literal["sums", "sums and gathers"]
     column_sums: Literal["by all", "by blocks"]
+    orders: Literal["by memory", "on cores"]
+    convolutions: Literal["as products", "by a library"]
     loop_messages: Literal["vectors", "all"]
     loop_gathers: Literal["before", "in every trip"]
     loop_zeros: Literal["by byte", "by number", "all"]
@@ -134,6 +146,21 @@ class Backend:
     def column_numbers(self) -> ColumnNumbers | None:
         """Numbers of sums over rows; None where all of a device does them."""
         return column_numbers(self.fitted) if self.column_sums == "by blocks" else None
+
+    @property
+    def core_numbers(self) -> CoreNumbers | None:
+        """The numbers of work within cores, of a backend that has them."""
+        return core_numbers(self.fitted) if self.orders == "on cores" else None
+
+    @property
+    def schedule_numbers(self) -> ScheduleNumbers | None:
+        """The numbers of schedules, of a backend whose collectives run beside kernels."""
+        return schedule_numbers(self.fitted) if self.collectives == "beside kernels" else None
+
+    @property
+    def convolution_numbers(self) -> ConvolutionNumbers | None:
+        """The numbers of convolutions, of a backend that has them."""
+        return convolution_numbers(self.fitted) if self.convolutions == "by a library" else None
 
     @property
     def memory_margin(self) -> float:

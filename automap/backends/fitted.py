@@ -104,6 +104,41 @@ class ColumnNumbers:
     column_split_rows: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreNumbers:
+    """Numbers of a backend whose kernels go through the memory of a device's cores; the table of
+    the same name in its file says what each is, and its unit.
+    """
+
+    core_bytes_per_s: float
+    core_row_seconds: float
+    sort_share: float
+    window_share: float
+    window_part: int
+    kept_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleNumbers:
+    """Numbers of a backend whose collectives run beside kernels; the table of the same name in its
+    file says what each is, and its unit.
+    """
+
+    unseen_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionNumbers:
+    """Numbers of a backend whose convolutions a library computes; the table of the same name in its
+    file says what each is, and its unit.
+    """
+
+    feature_bytes: float
+    narrow_results: float
+    gradient_share: float
+    gradient_narrow_features: float
+
+
 # Every evaluator asks for the numbers; the files never change in a process.
 @cache
 def entries(file: FittedFile) -> Mapping[str, Mapping[str, Any]]:
@@ -130,9 +165,25 @@ def column_numbers(file: FittedFile) -> ColumnNumbers:
     return ColumnNumbers(**_values(file, ColumnNumbers))
 
 
-def _values(
-    file: FittedFile, kind: type[SharedNumbers] | type[TileNumbers] | type[ColumnNumbers]
-) -> dict[str, Any]:
+@cache
+def core_numbers(file: FittedFile) -> CoreNumbers:
+    """The numbers of work within cores of a file."""
+    return CoreNumbers(**_values(file, CoreNumbers))
+
+
+@cache
+def schedule_numbers(file: FittedFile) -> ScheduleNumbers:
+    """The numbers of schedules of a file."""
+    return ScheduleNumbers(**_values(file, ScheduleNumbers))
+
+
+@cache
+def convolution_numbers(file: FittedFile) -> ConvolutionNumbers:
+    """The numbers of convolutions of a file."""
+    return ConvolutionNumbers(**_values(file, ConvolutionNumbers))
+
+
+def _values(file: FittedFile, kind: type[Any]) -> dict[str, Any]:
     tables = entries(file)
     values = {field.name: tables[field.name]["value"] for field in fields(kind)}
     # Lists of TOML as tuples: the numbers are hashable.

@@ -115,7 +115,8 @@ class Evaluator:
         collectives, kernel_seconds = priced.collectives, priced.kernel_seconds
         busy = float(priced.collective_seconds @ collectives.count)
         waiting = busy
-        if self.backend.collectives == "beside kernels":
+        scheduled = self.backend.schedule_numbers
+        if scheduled is not None:
             merges = self.backend.loop_messages == "all"
             waiting = waiting_seconds(
                 self.tables.order,
@@ -123,7 +124,7 @@ class Evaluator:
                 collectives,
                 priced.collective_seconds,
                 self._messages(collectives, priced.sharding.sizes) if merges else None,
-                self.topology.device.launch_seconds,
+                scheduled.unseen_seconds,
             )
         # The walk adds the same seconds in another order than the product above: without the
         # threshold a plan that hides nothing would show 1e-18 hidden seconds.

@@ -30,15 +30,13 @@ people know is worth having. What stays on the chip is XLA's choice and the leas
 prediction: a gain that is there only if XLA chooses as predicted is none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 import random
-from typing import Final
+from typing import Final, TypeAlias
 
 from automap.policy import Policy
 from automap.quantities import seconds_text
-from automap.search.agent.options import Seen
-from automap.search.agent.play import Player, roll_outs
 from automap.search.context import Candidate, SearchContext
 from automap.search.exact.strategy import exact
 from automap.search.exhaustive import exhaustive, size
@@ -48,6 +46,8 @@ from automap.search.optcnn import Summing, runs_beside
 from automap.topology.mesh import Mesh
 
 
+Starts: TypeAlias = Callable[[SearchContext, Sequence[Mesh]], Sequence[Candidate]]
+"""Plans on some meshes at which climbs begin besides."""
 # A share of the step.
 _SHOWN_GAIN: Final = 0.01
 
@@ -59,8 +59,8 @@ def auto(context: SearchContext) -> None:
     begun_with(context, None)
 
 
-def begun_with(context: SearchContext, player: Player | None) -> None:
-    """`auto`, whose climbs begin where the player's roll-outs on each mesh lead too; None is what
+def begun_with(context: SearchContext, starts: Starts | None) -> None:
+    """`auto`, whose climbs begin at the `starts` too, such as an agent's roll-outs; None is what
     users get, as it is no worse (docs/reports/sharding_agent.md).
     """
     small = context.policy.small_space
@@ -68,21 +68,21 @@ def begun_with(context: SearchContext, player: Player | None) -> None:
         if size(context, small) <= small:
             exhaustive(context)
         else:
-            _portfolio(context, player)
+            _portfolio(context, starts)
     # Also when the budget ends the search: a preset is kept whatever found the plan that is not
     # surely faster.
     finally:
         keep_preset(context)
 
 
-def _portfolio(context: SearchContext, player: Player | None) -> None:
+def _portfolio(context: SearchContext, starts: Starts | None) -> None:
     summing = Summing(context)
     least = summing.on_complete_meshes()
     # Where seconds add up and every table is small the least sum is the best plan, if it fits.
     if context.is_proven:
         return
-    played = [] if player is None else roll_outs(context, Seen(context), player, least.unsolved)
-    climb_meshes(context, least.unsolved, (*least.plans, *played))
+    more = () if starts is None else starts(context, least.unsolved)
+    climb_meshes(context, least.unsolved, (*least.plans, *more))
     for candidate in _best_by_mesh(context):
         # Of its tables some are too large, so its sum is that of the rest: a start for a climb, no
         # bound.
@@ -108,8 +108,8 @@ def _portfolio(context: SearchContext, player: Player | None) -> None:
     if _is_open(context) and (why_stuck is not None or runs_beside(context)):
         with context.within(context.policy.open_walk_seconds):
             # Several walks from each start, which differ by what they draw.
-            starts = _best_by_mesh(context) * context.policy.open_walks
-            walk_from(context, starts, random.Random(context.seed))
+            best = _best_by_mesh(context) * context.policy.open_walks
+            walk_from(context, best, random.Random(context.seed))
 
 
 def _best_by_mesh(context: SearchContext) -> list[Candidate]:

@@ -30,6 +30,13 @@ _LAUNCH: Final = Source(
     note="a short kernel with the gap to the next takes 3.4 us in a graph and 3.8 us on a stream"
     " (V100); the least product measured on an H100 takes 5.0 us. Between them",
 )
+_LAUNCH_MEASURED: Final = Source(
+    field="launch_seconds",
+    document="scripts.measure_steps on one H200, jax 0.11.2, 2026-11-27",
+    note="kernels of a few numbers take 1.2 to 1.5 us, with up to 0.4 us to the next in the graphs"
+    " that XLA makes of a step (recurrent networks, 2,000 to 8,000 kernels a step); later"
+    " generations are taken to be as fast",
+)
 _F32_IS_TF32: Final = Source(
     field="flops_per_s.f32",
     document="https://docs.jax.dev/en/latest/_autosummary/jax.default_matmul_precision.html",
@@ -74,7 +81,7 @@ def _gpu(
         matmul_efficiency=matmul_efficiency,
         memory_efficiency=0.85,
         # What a kernel costs at least, however small; calibrate for the figure of a machine.
-        launch_seconds=4e-6,
+        launch_seconds=2e-6 if measured else 4e-6,
         measured=measured,
         host_bytes_per_s=_HOST_GB_PER_S[host] * 1e9 / slot_shared_by,
         source=(
@@ -83,7 +90,7 @@ def _gpu(
             *((_MEASURED,) if measured else ()),
             _C2C if host == "C2C" else _slot(host, slot_shared_by),
             _ASSUMED,
-            _LAUNCH,
+            _LAUNCH_MEASURED if measured else _LAUNCH,
         ),
     )
 
@@ -305,6 +312,11 @@ MULTIPROCESSORS: Final[Mapping[str, int]] = {
     "gb300": 160,
 }
 """By the name of the device."""
+
+
+def core_count(device: Device) -> int:
+    """SMs of a GPU; of one that is not listed, those of the A100."""
+    return MULTIPROCESSORS.get(device.name, MULTIPROCESSORS["a100"])
 
 
 def multiprocessors(topology: Topology) -> int:

@@ -5,8 +5,8 @@ some kind of it. `TRUSTED` says which is believed for which, and why. Products a
 catalogue's measurements (`automap.topology.measured.products`) with the sizes of the dots that are
 fused into the kernel, or that a matrix library is called for            -> in: `_products`
 
-Of calls of cuDNN, for attention and for convolutions, XLA says nothing: they are priced as the
-planner does, by their flops and their bytes, and are no second opinion -> in: `_called_flops`
+Of sorts and of calls of libraries, but for products, XLA says nothing that counts: they are priced
+as the planner does, and are no second opinion                 -> in: `automap.verify.gpu_calls`
 Copies, Fourier transforms and other calls have no estimate: they read their operands and write
 their results                                                           -> in: `_UNSAID`
 
@@ -47,12 +47,11 @@ import numpy as np
 from automap.backends import Backend, ColumnNumbers
 from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
-from hlo_tools.analyses.flops import convolution_flops
+from automap.verify.gpu_calls import planned_seconds, shape_bytes
 from hlo_tools.compiled.estimates import GpuEstimate
 from hlo_tools.graph import DTYPE_BITS, PART_TYPES
 from hlo_tools.module import Computation, DotDims, Instruction, Module, Shape
 from hlo_tools.opcodes import CUSTOM_CALL, FFT, NO_TIME, SLICES
-from hlo_tools.rules import make_rule
 
 
 MEASURED: Final = "measured product"
@@ -109,7 +108,8 @@ def gpu_kernel_seconds(
     next.
     """
     gap_seconds, column_numbers = backend.launch_gap_seconds, backend.column_numbers
-    called, flops = _library_products(estimates, module), _called_flops(module)
+    called = _library_products(estimates, module)
+    like_planned = planned_seconds(module, device, backend)
     operand_bytes = _operand_bytes(module)
 
     def seconds(instruction: Instruction) -> float:
@@ -119,8 +119,9 @@ def gpu_kernel_seconds(
         products = called.get(instruction.name) or tuple(_products(instruction, module))
         measured = _measured_seconds(products, device, gap_seconds)
         moved_bytes = operand_bytes[instruction.name] + shape_bytes(instruction.shape)
-        if instruction.name in flops:
-            work = _roofline_seconds(flops[instruction.name], moved_bytes, device)
+        if instruction.name in like_planned:
+            streamed = moved_bytes / _streamed_bytes_per_s(device)
+            work = max(like_planned[instruction.name], streamed)
         else:
             work = _believed(instruction, estimate, measured, moved_bytes, device)
         inside = list(_called(instruction, module))
@@ -151,47 +152,6 @@ def _believed(
             return estimate.seconds[model]
     moved = moved_bytes if instruction.opcode in _UNSAID else 0
     return moved / _streamed_bytes_per_s(device)
-
-
-def _called_flops(module: Module) -> Mapping[str, tuple[str, float]]:
-    """Element type and flops of calls whose rule states its work, by their names."""
-    flops: dict[str, tuple[str, float]] = {}
-    for computation in module.computations.values():
-        shapes = {i.id: i.shape for i in computation.instructions}
-        for instruction in computation.instructions:
-            given = [shapes[o] for o in instruction.operands]
-            if instruction.attributes.conv is not None:
-                flops[instruction.name] = given[0].dtype, _convolution_flops(instruction, given)
-            if instruction.attributes.attention is None:
-                continue
-            made = instruction.shape.elements or (instruction.shape,)
-            operands, results = ([s.dims for s in each] for each in (given, made))
-            rule = make_rule(instruction, instruction.opcode, operands, results, {})
-            if rule.work is not None:
-                flops[instruction.name] = given[0].dtype, rule.work.flops
-    return flops
-
-
-def _convolution_flops(instruction: Instruction, given: Sequence[Shape]) -> int:
-    """Of a call for a convolution or one of its gradients, whose attributes are the convolution's
-    own: it has as many as they do.
-    """
-    first, second, *_ = given
-    made = (instruction.shape.elements or (instruction.shape,))[0]
-    match instruction.attributes.custom_call_target:
-        case "__cudnn$convBackwardInput":
-            left, right, result = made, second, first
-        case "__cudnn$convBackwardFilter":
-            left, right, result = first, made, second
-        case _:
-            left, right, result = first, second, made
-    return convolution_flops(instruction, left.dims, right.dims, result.dims)
-
-
-def _roofline_seconds(flops: tuple[str, float], moved_bytes: int, device: Device) -> float:
-    dtype, count = flops
-    products = count / (device.peak_flops_per_s(dtype) * device.matmul_efficiency)
-    return max(products, moved_bytes / _streamed_bytes_per_s(device))
 
 
 def _operand_bytes(module: Module) -> Mapping[str, int]:
@@ -338,13 +298,6 @@ def _slowest_sum_seconds(
     read = _read_bytes(computations[0])
     written = shape_bytes(instruction.shape)
     return (read + written) / (blocks * numbers.column_block_bytes_per_s)
-
-
-def shape_bytes(shape: Shape) -> int:
-    """Bytes of an array, or of all in a tuple."""
-    if shape.elements:
-        return sum(map(shape_bytes, shape.elements))
-    return prod(shape.dims) * DTYPE_BITS[shape.dtype] // 8
 
 
 def _column_sums(computation: Computation) -> Iterator[tuple[int, float]]:

@@ -31,7 +31,8 @@ from automap.topology.link_loads import Permutation, links_on, permutation
 from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 from automap.topology.spans import spans
-from automap.verify.gpu_kernels import gpu_kernel_seconds, shape_bytes
+from automap.verify.gpu_calls import shape_bytes
+from automap.verify.gpu_kernels import gpu_kernel_seconds
 from automap.verify.groups import OTHER_DEVICES, joined_axes
 from hlo_tools.compiled.collectives import CompiledCollective, compiled_collectives
 from hlo_tools.compiled.estimates import read_cycles, read_estimates

@@ -12,9 +12,10 @@ class Fuser:
     """A backend's fusion passes: operands of the opcodes in `loads` must be in memory.
 
     `results` says whether kernels that read the same are made one, `products` whether elementwise
-    ops that alone use a contraction's result are part of it, `tables` whether an input that rows
-    are looked up in is converted whole before, or only those rows, `slices` whether a product loads
-    a part whose offset is known at run time from the array that it is cut of, or from a copy,
+    ops that alone use a contraction's result are part of it, or sums only, with an array that
+    nothing else uses (beta of a matrix library's C = A B + beta C), `tables` whether an input that
+    rows are looked up in is converted whole before, or only those rows, `slices` whether a product
+    loads a part whose offset is known at run time from the array that it is cut of, or from a copy,
     `lookups` whether looking up by index is a kernel, or a part of those that use what it makes,
     `casts` whether a contraction converts all operands as it loads them, or only to wider types.
 
@@ -27,7 +28,7 @@ class Fuser:
 
     loads: frozenset[str]
     results: Literal["one", "several"]
-    products: Literal["bare", "fused"]
+    products: Literal["bare", "summed", "fused"]
     tables: Literal["whole", "rows"]
     slices: Literal["loaded", "copied"] = "loaded"
     remade: Literal["cheap", "if all read less"] = "cheap"

@@ -5,7 +5,7 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
 
     - a kernel of its own makes it (a contraction, a reduction, a scatter, a sort, ...), unless the
       ops that use it are fused with that kernel: then what they make of it is
-                                                                     -> in: `_fuse_products`
+                                                         -> in: `_fuse_product`, `_fuse_sum`
     - or it is the operand of a kernel that loads its operands (after undoing casts and transposes,
       which kernels read through, but for tables); a `Fuser` says which do on a backend,
     - or it is a step output or crosses a loop boundary, or another program reads it,
@@ -83,11 +83,7 @@ _RECOMPUTE_RATIO = 1.5
 
 def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
     """Kernels in program order; `n_bytes` are those of each value where it is in memory."""
-    return _shared(graph, fuser, _each(graph, fuser, n_bytes, ()))
-
-
-def _shared(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
-    return _share_reads(graph, kernels) if fuser.results == "several" else kernels
+    return _share_reads(graph, fuser, _each(graph, fuser, n_bytes, ()))
 
 
 def _each(
@@ -97,8 +93,11 @@ def _each(
     stored = _stored(graph, fuser)
     for value in in_memory:
         stored[value] = True
-    if fuser.products == "fused":
-        _fuse_products(graph, stored, in_memory)
+    kept = graph.held.union(in_memory)
+    for op in graph.ops if fuser.products != "bare" else ():
+        if op.opcode in CONTRACTIONS and op.outputs[0] not in kept:
+            fuse = _fuse_sum if fuser.products == "summed" else _fuse_product
+            fuse(graph, stored, op.outputs[0])
     sources = _Sources(graph, stored, n_bytes, fuser.remade)
     result: list[Kernel] = []
     rounded: set[int] = set()
@@ -151,7 +150,7 @@ def kernels_apart(
     second = [kernel for kernel in apart if is_later[kernel.op]]
     # Each program has at hand what its own kernels read. A stable sort: of one op, what it prepares
     # comes first.
-    both = [*_shared(graph, fuser, first), *_shared(graph, fuser, second)]
+    both = [*_share_reads(graph, fuser, first), *_share_reads(graph, fuser, second)]
     return sorted(both, key=lambda kernel: kernel.op)
 
 
@@ -180,8 +179,8 @@ def _with_more_results(
 
 def _is_fusible(graph: Graph, host: int, op: int) -> bool:
     """Whether the kernel of op `host` can have the result of another op too."""
-    is_own = graph.ops[host].opcode in OWN_KERNEL | STRUCTURAL
-    return not is_own and graph.ops[host].trip_count == graph.ops[op].trip_count
+    first, other = graph.ops[host], graph.ops[op]
+    return first.opcode not in OWN_KERNEL | STRUCTURAL and first.trip_count == other.trip_count
 
 
 def _prepared(
@@ -202,8 +201,10 @@ def _prepared(
             yield Kernel(op=loop, reads=(read,), writes=(written,))
 
 
-def _share_reads(graph: Graph, kernels: list[Kernel]) -> list[Kernel]:
+def _share_reads(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
     """The same kernels; a read of what the fused ones before have at hand moves no bytes."""
+    if fuser.results != "several":
+        return kernels
     result: list[Kernel] = []
     at_hand: set[int] = set()
     trips = 1
@@ -289,22 +290,29 @@ def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
             yield cut
 
 
-def _fuse_products(graph: Graph, stored: list[bool], in_memory: Collection[int]) -> None:
+def _fuse_product(graph: Graph, stored: list[bool], value: int) -> None:
     """Store what the last elementwise op makes of a contraction's result, and not the result."""
-    in_memory = graph.held.union(in_memory)
-    for op in graph.ops:
-        if op.opcode not in CONTRACTIONS or op.outputs[0] in in_memory:
-            continue
-        # As far as each op is the only user of what the one before has made.
-        value = last = op.outputs[0]
-        while (user := _only_user(graph, last)) is not None and not stored[user.outputs[0]]:
-            last = user.outputs[0]
-        user = _only_user(graph, last)
-        if last != value or user is not None:
-            # If the last op's user has its result in memory anyway, that is where the fused kernel
-            # ends.
-            stored[value] = False
-            stored[last] = user is None
+    # As far as each op is the only user of what the one before has made.
+    last = value
+    while (user := _only_user(graph, last)) is not None and not stored[user.outputs[0]]:
+        last = user.outputs[0]
+    user = _only_user(graph, last)
+    if last != value or user is not None:
+        # If the last op's user has its result in memory, that is where the fused kernel ends.
+        stored[value] = False
+        stored[last] = user is None
+
+
+def _fuse_sum(graph: Graph, stored: list[bool], value: int) -> None:
+    """Store the sum of a contraction and an array in memory for it alone, not its result."""
+    last = value
+    while (user := _only_user(graph, last)) is not None and user.opcode in VIEWS:
+        last = user.outputs[0]
+    if user is None or user.opcode != "add" or user.inputs[0] == user.inputs[1]:
+        return
+    (other,) = (v for v in user.inputs if v != last)
+    if stored[other] and len(graph.users[other]) == 1:
+        stored[value], stored[user.outputs[0]] = False, True
 
 
 def _only_user(graph: Graph, value: int) -> Op | None:

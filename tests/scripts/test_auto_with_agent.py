@@ -1,5 +1,6 @@
 """Searches that are given equal work: none does more, and what each had when is remembered."""
 
+from functools import partial
 import math
 
 import pytest
@@ -9,7 +10,7 @@ pytest.importorskip("torch")
 
 from automap.program.trace import trace_step
 from automap.search import OutOfBudget, get_strategy
-from automap.search.agent.play import Player
+from automap.search.agent.play import Player, roll_outs
 from automap.search.portfolio import begun_with
 from scripts.auto_with_agent import AGENT, AUTO, SEARCHES, SOONER_HEADER, Cell, metered, sooner
 from scripts.compare_sharding_agent import Cells, fitting_seconds
@@ -37,7 +38,7 @@ def test_work_ends_a_search_and_is_the_same_every_time(cells):
 
 def test_a_search_that_is_begun_with_a_player_is_no_worse_than_its_roll_outs(cells):
     context = metered(cells)
-    begun_with(context, Player())
+    begun_with(context, partial(roll_outs, Player()))
     steps = [seconds for _, seconds in context.found]
     assert steps == sorted(steps, reverse=True)
     assert fitting_seconds(context) == steps[-1] < steps[0]

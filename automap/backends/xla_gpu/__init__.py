@@ -111,12 +111,13 @@ _WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {
 XLA_GPU: Final = Backend(
     name="xla_gpu",
     platform="cuda",
-    # The matrix library reads finished operands, and a layer's part of a stack from a copy.
+    # The matrix library reads finished operands, and a layer's part of a stack from a copy; it adds
+    # to an array that is written over (gemm_rewriter.cc).
     # Priority fusion makes a value part of all its users if the whole is faster so.
     fuser=Fuser(
         loads=OWN_KERNEL,
         results="several",
-        products="bare",
+        products="summed",
         tables="rows",
         slices="copied",
         remade="if all read less",
@@ -135,6 +136,8 @@ XLA_GPU: Final = Backend(
     collectives="beside kernels",
     combines="sums and gathers",
     column_sums="by blocks",
+    orders="on cores",
+    convolutions="by a library",
     # Its combiners go through the body of a loop as through any computation.
     loop_messages="all",
     # What makes arrays larger is not hoisted (while_loop_invariant_code_motion.cc, without

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from automap.backends import ColumnNumbers
-from automap.cost.kernels.matrix_tiles import FactorSizes
+from automap.cost.kernels.matrix_tiles import FactorSizes, rows_of_copies
 from automap.cost.shardings import Shardings
 from automap.program.problem import Problem
 from hlo_tools.analyses.kernels import Kernel
@@ -72,10 +72,7 @@ class ColumnSums:
         """Those of copied kernels, of which `which` [copies] says of which of `n_kernels` each
         is.
         """
-        place = np.full(n_kernels, -1)
-        place[self.kernels] = np.arange(len(self.kernels))
-        copied = np.flatnonzero(place[which] >= 0)
-        row = place[which[copied]]
+        copied, row = rows_of_copies(self.kernels, which, n_kernels)
         return ColumnSums(copied, self.kept[row], self.summed[row], self.width_bytes[row])
 
 

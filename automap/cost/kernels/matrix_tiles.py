@@ -54,6 +54,18 @@ class FactorSizes:
         return self.sizes.prod(axis=1) / np.where(is_split, sharding.sizes, 1).prod(axis=1)
 
 
+def rows_of_copies(
+    kernels: np.ndarray, which: np.ndarray, n_kernels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(copies of some `kernels`, the place of each one's original among them); `which` [copies]
+    says of which of `n_kernels` each copy is.
+    """
+    place = np.full(n_kernels, -1)
+    place[kernels] = np.arange(len(kernels))
+    copied = np.flatnonzero(place[which] >= 0)
+    return copied, place[which[copied]]
+
+
 def padding(size: np.ndarray, tile: int) -> np.ndarray:
     """By how much tiles are larger than `size`; 1 where nothing is multiplied."""
     return np.where(size > 1, np.ceil(size / tile) * tile / size, 1.0)

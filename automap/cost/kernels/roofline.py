@@ -16,6 +16,10 @@ bytes   where the backend pads, are those of whole tiles of memory: each `automa
 Sums over rows, and what is in a kernel with one, move no more than a few blocks do on backends that
 sum so                                                 -> in: `automap.cost.kernels.column_sums`
 
+Sorts, top-k and sums over windows take time within the cores besides, and convolutions what a
+library reaches, on backends that have them so               -> in: `automap.cost.kernels.on_core`,
+                                                            `automap.cost.kernels.convolutions`
+
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to
 `kept_share` of the memory there, nothing from `spilled_share`, between them less with each doubling
                                                                         -> in: `off_chip`
@@ -139,6 +143,16 @@ class Roofline:
         if column_numbers is not None and len(columns.kernels):
             bytes_per_s = limit_by_blocks(
                 bytes_per_s, columns, table.op_row, sharding, column_numbers
+            )
+        core_numbers, library = self._backend.core_numbers, self._backend.convolution_numbers
+        if core_numbers is not None and len(table.on_core.kernels):
+            extra_seconds[table.on_core.kernels] += table.on_core.seconds(
+                table.op_row, sharding, core_numbers, device
+            )
+        if library is not None and len(table.convolutions.kernels):
+            which = table.convolutions.kernels
+            flops[which] = device.matmul_efficiency * table.convolutions.occupied_flops(
+                flops[which], table.op_row, sharding, library, device
             )
         memory = moved / bytes_per_s + extra_seconds
         return np.maximum(flops / self._flops_per_s, memory), moved

@@ -12,8 +12,10 @@ import numpy as np
 from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKernels
 from automap.cost.kernels.column_sums import ColumnSum, ColumnSums, column_sums
+from automap.cost.kernels.convolutions import Convolution, Convolutions, library_convolution
 from automap.cost.kernels.loop_fills import is_fill
 from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
+from automap.cost.kernels.on_core import CoreWork, OnCore, core_work
 from automap.cost.kernels.ragged_products import executed_flops, executed_shape
 from automap.cost.kernels.ring_operands import Operand, Operands
 from automap.cost.profile.shapes import KernelShape, kernel_shape
@@ -46,7 +48,8 @@ class KernelTable:
     with (`automap.cost.kernels.loop_fills`). `near_bytes` [accesses]: those of the whole value over
     its claim to the memory on the chip; 0 if it has none. `efficiency` is the fraction of the peak
     that a user stated of a kernel; 0 is the device's own. `effects` are the tables of the backend's
-    effects (`automap.backends.effects`), `column_sums` the sums over rows that kernels are part of.
+    effects (`automap.backends.effects`), `column_sums` the sums over rows that kernels are part of,
+    `on_core` what they do within the cores, `convolutions` those that a library computes.
 
     Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
     `written_bytes` that it writes before it begins, `written_factors` the bit masks of the factors
@@ -78,6 +81,8 @@ class KernelTable:
     near_bytes: np.ndarray
     effects: tuple[EffectTable, ...]
     column_sums: ColumnSums
+    on_core: OnCore
+    convolutions: Convolutions
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value
@@ -105,6 +110,8 @@ class _Key:
     access: tuple[tuple[int, int, int], ...]
     effects: tuple[tuple[tuple[int, ...], ...], ...]
     column_sum: ColumnSum | None
+    core_work: CoreWork | None
+    convolution: Convolution | None
 
 
 def _effect_key(uses: KernelUses, accessed: Sequence[Access]) -> tuple[tuple[int, ...], ...]:
@@ -148,6 +155,7 @@ def kernel_table(
     program = TracedKernels(problem, kernels, rows, numbers)
     has_blocks = backend.column_sums == "by blocks"
     by_blocks = column_sums(problem, kernels) if has_blocks else [None] * len(kernels)
+    cores, has_library = backend.core_numbers, backend.convolution_numbers is not None
     touched = [effect.uses(program) for effect in backend.effects]
     # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
@@ -184,6 +192,8 @@ def kernel_table(
             tuple(access_key(a) for a in accessed),
             tuple(_effect_key(use, accessed) for use in uses),
             by_blocks[number],
+            None if cores is None else core_work(problem.graph, op, rule, cores),
+            library_convolution(problem.graph, op, rule) if has_library else None,
         )
         # Python's dict keeps the order in which rows came up, which sums of seconds follow.
         row = index.setdefault(key, len(index))
@@ -236,6 +246,8 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         near_bytes=accesses[:, 3],
         effects=_effect_tables(keys, backend.effects),
         column_sums=ColumnSums.build([k.column_sum for k in keys]),
+        on_core=OnCore.build([k.core_work for k in keys]),
+        convolutions=Convolutions.build([k.convolution for k in keys]),
     )
 
 

@@ -44,19 +44,19 @@ def waiting_seconds(
     collectives: Collectives,
     collective_seconds: np.ndarray,
     messages: np.ndarray | None = None,
-    launch_seconds: float = 0.0,
+    unseen_seconds: float = 0.0,
 ) -> float:
     """Seconds of a step in which the device has nothing to do but wait for collectives.
 
     `kernel_seconds` [kernel rows] and `collective_seconds` [entries of `collectives`] are those of
     one run. In one trip of a loop sums, and gathers, are one message as long as their `messages`
     [entries], what each is of a full one, are at most 1; if None each goes by itself. Of a kernel
-    that takes no longer than `launch_seconds` the scheduler thinks that it takes no time.
+    that takes no longer than `unseen_seconds` the scheduler thinks that it takes no time.
     """
     # Slots of loops have no kernel (row -1): whatever that index reads is thrown away.
     each = np.where(order.row >= 0, kernel_seconds[order.row], 0.0)
     seconds = each * order.trips
-    expected = np.where(each > launch_seconds, seconds, 0.0)
+    expected = np.where(each > unseen_seconds, seconds, 0.0)
     return exposed_seconds(
         device_work(
             order, seconds, expected, collectives, collective_seconds * collectives.count, messages

@@ -70,8 +70,8 @@ def device_work(
         np.bincount(order.merged, seconds, n - 1) for seconds in (slot_seconds, expected_seconds)
     )
     kinds = (order.kind == SPARE, is_late := order.kind == LATE, is_late & (expected_seconds == 0))
-    spare, late, brief = (
-        np.bincount(order.data_at[chosen], slot_seconds[chosen], n) for chosen in kinds
+    spare, late, brief = (  # of no numbers numpy counts integers
+        np.bincount(order.data_at[kind], slot_seconds[kind], n).astype(float) for kind in kinds
     )
     backlog, renewed, prefetch = np.zeros((3, n))
     gathered_at, sums = np.full(n - 1, -1), np.zeros((2, 0), np.int64)

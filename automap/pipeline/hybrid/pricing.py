@@ -244,7 +244,8 @@ class Pricer:
         """w of the first lines, from 0 to 1; 1 where the backend overlaps nothing."""
         entries, collective_seconds = priced.collectives, priced.collective_seconds * in_each
         busy = float(collective_seconds @ entries.count)
-        if not busy or evaluator.backend.collectives == "in line":
+        scheduled = evaluator.backend.schedule_numbers
+        if not busy or scheduled is None:
             return 1.0
         kernel_seconds = np.where(
             self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.kernel_seconds
@@ -254,7 +255,7 @@ class Pricer:
             kernel_seconds,
             entries,
             collective_seconds,
-            launch_seconds=evaluator.topology.device.launch_seconds,
+            unseen_seconds=scheduled.unseen_seconds,
         )
         return waiting / busy
 

@@ -254,11 +254,9 @@ def first_roll_out(context: SearchContext, player: Player) -> Candidate | None:
     return roll_out(context, seen, player, ranked[0]) if ranked else None
 
 
-def roll_outs(
-    context: SearchContext, seen: Seen, player: Player, meshes: Sequence[Mesh]
-) -> list[Candidate]:
+def roll_outs(player: Player, context: SearchContext, meshes: Sequence[Mesh]) -> list[Candidate]:
     """Where one roll-out on each of the meshes leads, the most promising mesh first."""
-    starts = mesh_starts(context, meshes)
+    starts, seen = mesh_starts(context, meshes), Seen(context)
     if not starts:
         return []
     return [
@@ -271,7 +269,7 @@ def play(context: SearchContext, player: Player) -> Candidate | None:
     before the climbs.
     """
     seen = Seen(context)
-    reached = roll_outs(context, seen, player, context.distinct_meshes)
+    reached = roll_outs(player, context, context.distinct_meshes)
     key = context.objective.key
     reached.sort(key=lambda c: key(c.estimate))
     for candidate in reached[:_BEAM_MESHES]:

@@ -215,6 +215,8 @@ class CopiedCells:
             near_bytes=table.near_bytes[access],
             effects=tuple(effect.select(copied) for effect in table.effects),
             column_sums=table.column_sums.select(which, len(table.op_row)),
+            on_core=table.on_core.select(which, len(table.op_row)),
+            convolutions=table.convolutions.select(which, len(table.op_row)),
         )
 
     @cached_property

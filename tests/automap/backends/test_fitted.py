@@ -5,21 +5,31 @@ from dataclasses import fields, replace
 import pytest
 
 from automap.backends import BACKENDS, version_warnings
-from automap.backends.fitted import ColumnNumbers, SharedNumbers, TileNumbers, entries
+from automap.backends.fitted import (
+    ColumnNumbers,
+    ConvolutionNumbers,
+    CoreNumbers,
+    ScheduleNumbers,
+    SharedNumbers,
+    TileNumbers,
+    entries,
+)
 from automap.backends.xla_tpu import LIBTPU
 from scripts.fit_backends import fit_errors
 
 
+OF_GPUS = (ColumnNumbers, ConvolutionNumbers, CoreNumbers, ScheduleNumbers)
 FILES = {backend.fitted for backend in BACKENDS.values()} | {b.tiles for b in BACKENDS.values()}
 
 
 @pytest.mark.parametrize("file", sorted(FILES, key=str), ids=lambda file: file.folder)
 def test_a_number_says_its_unit_what_it_was_fitted_on_and_its_error(file):
-    shared, tiles, columns = (
-        [f.name for f in fields(c)] for c in (SharedNumbers, TileNumbers, ColumnNumbers)
+    shared, tiles, *gpus = (
+        [f.name for f in fields(c)] for c in (SharedNumbers, TileNumbers, *OF_GPUS)
     )
-    # Tiles of all are libtpu's, and sums over rows in blocks are those of GPUs.
-    others = {LIBTPU: tiles, BACKENDS["cuda"].fitted: columns}
+    # Tiles of all are libtpu's; sums over rows in blocks, work within cores, libraries and
+    # schedules are those of GPUs.
+    others = {LIBTPU: tiles, BACKENDS["cuda"].fitted: [name for names in gpus for name in names]}
     assert sorted(entries(file)) == sorted([*others.get(file, []), *shared])
     for entry in entries(file).values():
         assert list(entry)[:4] == ["value", "unit", "fitted_on", "error"]

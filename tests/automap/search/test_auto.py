@@ -3,6 +3,7 @@ where one is known.
 """
 
 from dataclasses import replace
+from functools import partial
 import math
 from random import Random
 
@@ -17,7 +18,7 @@ from automap.planner.sharding import find
 from automap.planner.spaces import plan_workload
 from automap.program import trace_step
 from automap.search import get_strategy, portfolio
-from automap.search.agent.play import Player, shipped_player
+from automap.search.agent.play import Player, roll_outs, shipped_player
 from automap.search.context import Candidate, Objective, OutOfBudget
 from automap.search.greedy import random_point
 from automap.topology import get_topology
@@ -107,7 +108,7 @@ def test_climbs_begin_where_the_agent_led(monkeypatch, player):
 
     monkeypatch.setattr(portfolio, "climb_meshes", climb)
     with pytest.raises(OutOfBudget):
-        portfolio.begun_with(context, player)
+        portfolio.begun_with(context, partial(roll_outs, player))
     assert {c.point.mesh for c in began} == set(context.distinct_meshes)
     # Where the player has led is among them.
     assert context.best is not None

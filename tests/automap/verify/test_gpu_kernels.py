@@ -5,6 +5,8 @@ import json
 import pytest
 
 from automap.backends import backend_for
+from automap.cost.kernels.convolutions import filter_gradient_share, forward_share
+from automap.cost.kernels.on_core import seconds_per_number, sort_work, top_k_work
 from automap.topology import get_topology
 from automap.verify.gpu_kernels import gpu_kernel_seconds
 from hlo_tools.compiled.estimates import GpuEstimate, read_estimates
@@ -59,7 +61,7 @@ IMAGES, FILTERS, RESULTS = "f32[64,512,8,8]", "f32[512,512,3,3]", "f32[64,512,6,
         ("convBackwardFilter", IMAGES, RESULTS, FILTERS),
     ],
 )
-def test_convolutions_and_their_gradients_take_as_long(target, left, right, result):
+def test_convolutions_and_their_gradients_take_what_the_planner_says(target, left, right, result):
     entry = f"""
 ENTRY %main (x: {left}, w: {right}) -> ({result}, u8[0]) {{
   %x = {left} parameter(0)
@@ -69,7 +71,39 @@ ENTRY %main (x: {left}, w: {right}) -> ({result}, u8[0]) {{
 }}
 """
     flops = 2 * (64 * 6 * 6) * 512 * (512 * 3 * 3)
-    assert _seconds(entry) == pytest.approx(_roofline("f32", flops, 0))
+    numbers, device = backend_for("cuda").convolution_numbers, get_topology("8xh100").device
+    share = forward_share(512, 512, 4, numbers)
+    if target == "convBackwardFilter":
+        share = filter_gradient_share(512, 512, numbers)
+    work = flops / (device.peak_flops_per_s("f32") * share)
+    assert _seconds(entry) == pytest.approx(work + backend_for("cuda").launch_gap_seconds)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kept"), [("sort", None), ("custom-call", 8)], ids=["sort", "top-k"]
+)
+def test_sorts_and_top_k_take_what_the_planner_says(opcode, kept):
+    numbers, device = backend_for("cuda").core_numbers, get_topology("8xh100").device
+    if opcode == "sort":
+        made, call = "f32[1024,4096]", "sort(%x), dimensions={1}, to_apply=%less"
+        each = sort_work(4096, 4, numbers)
+    else:
+        made = "(f32[1024,8], s32[1024,8])"
+        call = 'custom-call(%x), custom_call_target="__gpu$TopK"'
+        each = top_k_work(4096, kept, numbers)
+    entry = f"""
+%less (a: f32[], b: f32[]) -> pred[] {{
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %c = pred[] compare(%a, %b), direction=LT
+}}
+ENTRY %main (x: f32[1024,4096]) -> {made} {{
+  %x = f32[1024,4096] parameter(0)
+  ROOT %y = {made} {call}
+}}
+"""
+    work = 1024 * 4096 * seconds_per_number(*each, numbers, device)
+    assert _seconds(entry) == pytest.approx(work + backend_for("cuda").launch_gap_seconds)
 
 
 def test_a_product_of_complex_numbers_takes_what_one_of_their_parts_does():

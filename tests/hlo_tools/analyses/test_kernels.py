@@ -279,3 +279,28 @@ def test_a_program_that_only_leaves_values_has_kernels_for_them(platform):
     fuser, n_bytes = backend_for(platform).fuser, stored_bytes(graph, _wide(graph))
     first, second = kernels_apart(graph, fuser, n_bytes, is_later, frozenset((left,)))
     assert [a.value for a in first.writes] == [a.value for a in second.reads] == [left]
+
+
+@pytest.mark.parametrize(("platform", "writes"), [("cuda", 1), ("cpu", 2)])
+def test_a_product_that_is_added_to_what_a_loop_carries_is_not_written(platform, writes):
+    def step(xs, ys):
+        def body(total, xy):
+            x, y = xy
+            return total + (y.T @ x).T, None
+
+        return lax.scan(body, jnp.zeros((WIDTH, 2 * WIDTH)), (xs, ys))[0]
+
+    graph = step_graph(step, (DEPTH, ROWS, WIDTH), (DEPTH, ROWS, 2 * WIDTH))
+    n_bytes = 4 * WIDTH * 2 * WIDTH
+    inside = [k for k in _kernels(graph, platform) if graph.ops[k.op].trip_count == DEPTH]
+    assert sum(a.n_bytes == n_bytes for k in inside for a in k.writes) == writes
+
+
+def test_a_product_whose_other_term_is_read_again_is_written():
+    def step(x, w, y):
+        # What is added is used twice, so a library cannot write over it.
+        return jnp.sin(x @ w + y).sum() + jnp.cos(y @ w)
+
+    graph = step_graph(step, (WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH))
+    products = [k for k in _kernels(graph, "cuda") if graph.ops[k.op].opcode == "dot"]
+    assert [bool(k.writes) for k in products] == [True, True]

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from hypothesis import given, settings, strategies as st
+import jax
 import numpy as np
 import pytest
 
@@ -386,3 +387,12 @@ def test_waited_for_and_hidden_are_all_seconds_of_collectives(topology):
         assert estimate.collective_seconds + estimate.hidden_seconds == pytest.approx(
             sum(each.tolist())
         )
+
+
+def test_a_step_without_late_kernels_or_collectives_waits_for_nothing():
+    # Where there is nothing to count numpy has integers, of which compiled code knows no sums.
+    args = (jax.ShapeDtypeStruct((4,), "float32"), jax.ShapeDtypeStruct((64, 64), "float32"))
+    context = search_context(problem_of(lambda w, x: (w, x.sum()), args), "8xh100")
+    whole = context.space.split_classes(context.empty(context.meshes[0]))
+    evaluator = context.evaluator
+    assert evaluator.estimate(evaluator.price_point(whole)).collective_seconds == 0.0
