@@ -78,7 +78,7 @@ def _ordering(
     instruction: Instruction, given: Sequence[Shape], device: Device, backend: Backend
 ) -> float:
     numbers, dims = backend.core_numbers, given[0].dims
-    if numbers is None or not dims:
+    if numbers is None or not prod(dims):
         return 0.0
     if instruction.opcode == SORT:
         n_bytes = sum(map(shape_bytes, given)) // prod(dims)

@@ -143,7 +143,7 @@ def filter_gradient_share(
 
 
 def library_convolution(graph: Graph, op: Op, rule: Rule) -> Convolution | None:
-    """What `op` is; None for what is no convolution, or has groups."""
+    """What `op` is; None for what is no convolution, has groups, or multiplies nothing."""
     attributes = op.instruction.attributes
     dims = attributes.conv
     if op.opcode != CONVOLUTION or dims is None:
@@ -151,6 +151,8 @@ def library_convolution(graph: Graph, op: Op, rule: Rule) -> Convolution | None:
     if attributes.feature_group_count > 1 or attributes.batch_group_count > 1:
         return None
     result = graph.values[op.outputs[0]].dims
+    if 0 in (*result, *(size for v in op.inputs for size in graph.values[v].dims)):
+        return None
     taps = math.prod(w.size for w in attributes.window)
     places = math.prod(result[d] for d in dims.output_spatial)
     return Convolution(

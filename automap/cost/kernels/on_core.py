@@ -144,6 +144,7 @@ def sort_work(row: int, n_bytes: int, numbers: CoreNumbers) -> tuple[float, floa
 
 def top_k_work(row: int, kept: int, numbers: CoreNumbers) -> tuple[float, float]:
     """(bytes, rows) for each number of rows of which some are kept."""
+    kept = max(kept, 1)
     share = row / min(_MOST_THREADS, max(row // kept, 1))
     inserted = kept * (1 + math.log(max(share / kept, 1.0)))
     return min(1.0, inserted / share) * kept * numbers.kept_bytes, 0.0
