@@ -12,8 +12,8 @@ class Fuser:
     """A backend's fusion passes: operands of the opcodes in `loads` must be in memory.
 
     `results` says whether kernels that read the same are made one, `products` whether elementwise
-    ops that alone use a contraction's result are part of it, or sums only, with an array that
-    nothing else uses (beta of a matrix library's C = A B + beta C), `tables` whether an input that
+    ops that alone use a contraction's result are part of it, or sums only, with what a loop carries
+    for nothing else (beta of a matrix library's C = A B + beta C), `tables` whether an input that
     rows are looked up in is converted whole before, or only those rows, `slices` whether a product
     loads a part whose offset is known at run time from the array that it is cut of, or from a copy,
     `lookups` whether looking up by index is a kernel, or a part of those that use what it makes,

@@ -292,27 +292,27 @@ def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
 
 def _fuse_product(graph: Graph, stored: list[bool], value: int) -> None:
     """Store what the last elementwise op makes of a contraction's result, and not the result."""
-    # As far as each op is the only user of what the one before has made.
-    last = value
+    last = value  # as far as each op is the only user of what the one before has made
     while (user := _only_user(graph, last)) is not None and not stored[user.outputs[0]]:
         last = user.outputs[0]
     user = _only_user(graph, last)
     if last != value or user is not None:
-        # If the last op's user has its result in memory, that is where the fused kernel ends.
+        # Where the last op's user has its result in memory the fused kernel ends.
         stored[value] = False
         stored[last] = user is None
 
 
 def _fuse_sum(graph: Graph, stored: list[bool], value: int) -> None:
-    """Store the sum of a contraction and an array in memory for it alone, not its result."""
+    """Store the sum of a contraction and what a loop carries for it alone, not its result."""
     last = value
     while (user := _only_user(graph, last)) is not None and user.opcode in VIEWS:
         last = user.outputs[0]
-    if user is None or user.opcode != "add" or user.inputs[0] == user.inputs[1]:
+    if user is None or user.opcode != "add":
         return
-    (other,) = (v for v in user.inputs if v != last)
-    if stored[other] and len(graph.users[other]) == 1:
-        stored[value], stored[user.outputs[0]] = False, True
+    for other in {*user.inputs} - {last}:
+        at = graph.values[other].producer
+        if at >= 0 and graph.ops[at].opcode == LOOP_ENTER and len(graph.users[other]) == 1:
+            stored[value], stored[user.outputs[0]] = False, True
 
 
 def _only_user(graph: Graph, value: int) -> Op | None:
