@@ -1,6 +1,8 @@
 """Kernels of a program folded to distinct rows, and their seconds on one device.
 
+`automap.cost.kernels.convolutions`     convolutions that a library computes
 `automap.cost.kernels.loop_fills`       zeros that are written before loops
+`automap.cost.kernels.on_core`          sorts, top-k and sums over windows, within a GPU's cores
 `automap.cost.kernels.ragged_products`  what rows of groups take where all groups multiply all rows
 `automap.cost.kernels.rings`            products whose partial sums are scattered while they are
                                         made

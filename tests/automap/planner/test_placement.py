@@ -16,7 +16,8 @@ from models import lenet
 
 @pytest.fixture(scope="module")
 def plan() -> automap.Plan:
-    step, args = lenet.lenet_tiny(batch=8)
+    # So few samples that no operator is split.
+    step, args = lenet.lenet_tiny(batch=2)
     return automap.plan(step, args, topology="haswell-2xk80", space="placement", strategy="exact")
 
 
@@ -36,7 +37,7 @@ def test_a_plan_has_every_equation_once_and_is_read_back(plan: automap.Plan) -> 
 
 
 def test_the_text_says_the_operators_and_a_difference_the_devices(plan: automap.Plan) -> None:
-    step, args = lenet.lenet_tiny(batch=8)
+    step, args = lenet.lenet_tiny(batch=2)
     other = automap.plan(step, args, topology="haswell-2xk80", space="placement", strategy="single")
     assert "placement: 5 operators on" in plan.explain()
     difference = plan.diff(other)

@@ -171,12 +171,8 @@ def test_another_machine_is_priced_with_the_same_plan():
 
 
 def test_a_slower_machine_is_no_help_where_its_products_were_not_measured():
-    # Hardly more than launches, of which those of an H100 are measured and an A100's are not.
+    # Hardly more than launches: products are measured on an H100 and not on an A100.
     outcome = planned(step, ARGS, "8xh100", preset="data-parallel")
-    evaluator = outcome.context.evaluator
-    a100 = replace(evaluator, topology=get_topology("8xa100"), _costs={})
-    split = outcome.context.space.split_classes(outcome.best.point)
-    assert a100.evaluate(split).step_seconds < 0.99 * outcome.best.estimate.step_seconds
     assert "machine" not in changes(outcome)
 
 
