@@ -8,8 +8,9 @@ of kernels and v of collectives, all from 0 to 1,
                                             if w + v <= 1 for any two that can run together
 
 An urgent collective (`automap.cost.schedule.overlap`) can only run beside the kernels between where
-it is ready and where it is needed, and beside spare and late ones. The others, sums of gradients
-and gathers of parameters, are only known to take link time,
+it is ready and where it is needed, beside spare and late ones, and beside slices of what a loop is
+handed (`automap.cost.schedule.closed_loops`). The others, sums of gradients and gathers of
+parameters, are only known to take link time,
 
     step >= sum of all collectives          so their v <= 1 - a,  and all w <= a
 
@@ -105,8 +106,11 @@ class _Rows:
 
 
 def _free(order: Order) -> list[int]:
-    """Kernel rows of which some are spare or late."""
-    return np.unique(order.row[(order.kind == SPARE) | (order.kind == LATE)]).tolist()
+    """Kernel rows of which some are spare, late, or made of nothing but what a loop is handed."""
+    # `loop` has one more, of the boundary behind the last slot.
+    loop = order.loop[: len(order.kind)]
+    is_handed = (order.kind == KERNEL) & (loop >= 0) & (order.data_at <= loop + 1)
+    return np.unique(order.row[(order.kind == SPARE) | (order.kind == LATE) | is_handed]).tolist()
 
 
 def _beside(order: Order, places: Places, first: int) -> set[tuple[int, int]]:
