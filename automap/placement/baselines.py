@@ -29,7 +29,8 @@ optcnn      OptCNN's assumption (Jia et al., ICML 2018): nothing runs at once, a
             a layer are one operator. A descent over layers from the better of single and
             data-parallel, where OptCNN has dynamic programming   -> in: `serial_seconds`, `optcnn`
 mincut      METIS (Karypis and Kumar 1998): the fewest bytes between parts of about equal seconds on
-            the devices of the fastest kind. The Scotch library of ColocRL's tables has no wheel
+            the devices of the fastest kind; operators and devices are halved until each device is
+            alone, as by Scotch, the library of ColocRL's tables, which has no wheel
 mapping     the same for all devices, parts in proportion to their speed, as Scotch's static mapping
             weighs a target architecture
 
@@ -340,24 +341,33 @@ def _partition(search: Search, devices: np.ndarray) -> list[int]:
         raise InputError("partitions need METIS: pip install 'jax-automap[partitions]'")
     import pymetis  # pyright: ignore[reportMissingImports]
 
-    problem = search.simulator.problem
+    problem, count = search.simulator.problem, search.simulator.problem.n_operators
     seconds = problem.operator_seconds[search.simulator.machine.kind[devices]]
-    joined: dict[tuple[int, int], int] = {}
-    for (source, target), n_bytes in problem.edges.items():
-        for pair in ((source, target), (target, source)):
-            joined[pair] = joined.get(pair, 0) + n_bytes
-    rows = sorted(joined)
-    first = np.searchsorted([row for row, _ in rows], np.arange(problem.n_operators + 1))
-    speed = 1.0 / seconds.sum(axis=1)
-    _, part = pymetis.part_graph(
-        len(devices),
-        pymetis.CSRAdjacency(first.tolist(), [column for _, column in rows]),
-        vweights=_weights(seconds.mean(axis=0)),
-        eweights=_weights(np.array([joined[row] for row in rows], float)),
-        tpwgts=(speed / speed.sum()).tolist(),
-        recursive=False,
-    )
-    return devices[np.array(part)].tolist()
+    weight, speed = seconds.mean(axis=0), 1.0 / np.maximum(seconds.sum(axis=1), 1e-300)
+    pairs = np.array(list(problem.edges), np.int64).reshape(-1, 2).T
+    one_way = coo_array((list(problem.edges.values()), pairs), (count, count)).tocsr()
+    joined = (one_way + one_way.T).tocsr()
+    part, left = np.zeros(count, np.int64), [(np.arange(count), np.arange(len(devices)))]
+    while left:
+        operators, its = left.pop()
+        if len(its) == 1 or len(operators) <= 1:
+            part[operators] = its[speed[its].argmax()]
+            continue
+        # In two at a time: where METIS makes more and one gets no operator, it prints complaints.
+        middle = (len(its) + 1) // 2
+        share = float(speed[its[:middle]].sum() / speed[its].sum())
+        graph = joined[operators][:, operators]
+        _, side = pymetis.part_graph(
+            2,
+            pymetis.CSRAdjacency(graph.indptr.tolist(), graph.indices.tolist()),
+            vweights=_weights(weight[operators]),
+            eweights=_weights(graph.data),
+            tpwgts=[share, 1.0 - share],
+            recursive=True,
+        )
+        is_first = np.array(side) == 0
+        left += [(operators[is_first], its[:middle]), (operators[~is_first], its[middle:])]
+    return devices[part].tolist()
 
 
 def _weights(values: np.ndarray) -> list[int]:

@@ -52,8 +52,11 @@ def forward_problem(
     )
 
 
-def search(problem: PlacementProblem, machine: str = "haswell-2xk80", **limits: float) -> Search:
-    return Search(Simulator(problem, placed_machine(get_graph(machine), **limits)))
+def search(
+    problem: PlacementProblem, machine: str = "haswell-2xk80", limit_bytes: float | None = None
+) -> Search:
+    placed = placed_machine(get_graph(machine), memory_limit_bytes=limit_bytes)
+    return Search(Simulator(problem, placed))
 
 
 @pytest.mark.parametrize("name", LISTED)
@@ -104,7 +107,7 @@ def test_m_sct_keeps_a_favourite_behind_its_maker():
 @pytest.mark.parametrize("name", LISTED)
 def test_full_devices_are_left_out(name):
     problem = forward_problem([1.0] * 4, {(o, o + 1): 1 << 30 for o in range(3)}, 4 << 30)
-    limited = search(problem, memory_limit_bytes=13 << 30)
+    limited = search(problem, limit_bytes=13 << 30)
     assert PLACEMENT_STRATEGIES[name](limited).fits
     assert not limited.place([1] * 4).fits
 
@@ -156,6 +159,33 @@ def test_partitions_cut_where_least_is_sent():
     assert set(placed.device) == {1, 2}
     # In proportion to speed the processor, a tenth as fast, gets at most one operator of eight.
     assert mapping(two_clusters()).device.count(0) <= 1
+
+
+@pytest.mark.parametrize(
+    "seconds", [[1.0], [1.0, 1.0], [100.0, 1.0], [100.0, *[1.0] * 9], [0.0] * 6, [1.0] * 30]
+)
+def test_nothing_is_printed_however_few_or_uneven_the_operators(seconds, capfd):
+    pytest.importorskip("pymetis")
+    edges = {(o, o + 1): 8 for o in range(len(seconds) - 1)}
+    problem = forward_problem(seconds, edges)
+    of_one_kind = replace(problem, seconds=problem.seconds[1:])
+    searches = search(problem, "haswell-4xk80"), search(of_one_kind, "flexflow-k80")
+    for made in (mincut, mapping):
+        for one in searches:
+            placed = made(one)
+            assert len(placed.device) == len(seconds)
+            assert set(placed.device) <= set(range(one.n_devices))
+    heard = capfd.readouterr()
+    assert heard.out + heard.err == ""
+
+
+def test_partitions_are_of_about_equal_seconds():
+    pytest.importorskip("pymetis")
+    chain = {(o, o + 1): 1 << 20 for o in range(39)}
+    placed = mincut(search(forward_problem([1.0] * 40, chain), "haswell-4xk80"))
+    assert all(8 <= placed.device.count(device) <= 12 for device in (1, 2, 3, 4))
+    cuts = sum(a != b for a, b in zip(placed.device, placed.device[1:]))
+    assert cuts <= 5
 
 
 def test_without_metis_it_says_what_to_install(monkeypatch):
