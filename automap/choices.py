@@ -58,7 +58,10 @@ PIPELINE_STRATEGIES: Final[Mapping[str, str]] = {
     "agent-gap": "the pretrained agent, and how far it is from the optimum",
 }
 
-HYBRID_STRATEGIES: Final[Mapping[str, str]] = {"auto": "the best of one program and of stages"}
+HYBRID_STRATEGIES: Final[Mapping[str, str]] = {
+    "auto": "the best of one program and of stages",
+    "agent": "the same, each by pretrained agents: one program, stages, plans inside stages",
+}
 
 PLACEMENT_STRATEGIES: Final[Mapping[str, str]] = {
     "auto": "exact where placements are few, else mcmc",

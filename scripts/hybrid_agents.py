@@ -46,7 +46,7 @@ from automap.pipeline.hybrid.average import Setting, candidate
 from automap.pipeline.hybrid.inner_plans import (
     StageKinds,
     preset_inner_plans,
-    stage_search,
+    roll_out_inner_plans,
 )
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.hybrid.search import find_hybrid
@@ -56,8 +56,7 @@ from automap.pipeline.solvers.exact import solve
 from automap.pipeline.solvers.stage_options import StageOptions, price_stages
 from automap.planner.pipeline import Setup, set_up
 from automap.program.trace import trace_step
-from automap.search.agent.options import Seen
-from automap.search.agent.play import Player, mesh_starts, roll_out, shipped_player
+from automap.search.agent.play import Player, shipped_player
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.parts import sub_topology
@@ -267,20 +266,13 @@ class Case:
                 or sub_topology(pricer.topology, count) is None
             ):
                 continue
-            presets = list(preset_inner_plans(pricer, count))
-            runs = [c for c in (candidate(pricer, p, setting) for p in presets) if c]
-            if not runs:
+            presets = preset_inner_plans(pricer, count)
+            candidates = [c for c in (candidate(pricer, p, setting) for p in presets) if c]
+            if not candidates:
                 continue
-            most = max(runs, key=lambda c: c.microbatches).adapt(setting)
-            meshes = tuple(dict.fromkeys(p.point.mesh for p in presets))
-            context = stage_search(pricer, count, meshes, most, 0, Deadline.never())
-            for preset in presets:
-                context.evaluate(preset.point, preset.origin)
-            seen = Seen(context)
-            for start in player.ranked(context, seen, mesh_starts(context)):
-                point = roll_out(context, seen, player, start).point
-                split = pricer.space.split_classes(point)
-                chosen.setdefault(split, InnerPlan(count, point, split, "agent"))
+            never = Deadline.never()
+            for inner in roll_out_inner_plans(pricer, candidates, setting, never, 0, player):
+                chosen.setdefault(inner.split_classes, inner)
         return tuple(chosen.values())
 
     def exact_seconds(self) -> float:

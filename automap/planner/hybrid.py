@@ -19,6 +19,7 @@ from automap.config import Options
 from automap.cost.shardings import shardings
 from automap.errors import InfeasiblePlanError
 from automap.jaxpr.sites import parse_place, parse_site
+from automap.pipeline.hybrid.inner_plans import INNER_SEARCHES
 from automap.pipeline.hybrid.membership import StageMembership
 from automap.pipeline.hybrid.pricing import InnerPlan, Pricer
 from automap.pipeline.hybrid.search import HybridChoice, HybridSearchResult, find_hybrid
@@ -66,7 +67,10 @@ def plan_hybrid(
     workload, topology, limits = setup.workload, setup.topology, setup.limits
     space = Space(workload.problem, backend_for(topology.platform).stored_multiple)
     pricer = Pricer(setup.points.profile, space, topology, options.profile)
-    search = find_hybrid(pricer, setup.points, setup.fabric, limits, bound_seconds, on_stages)
+    inner_search = INNER_SEARCHES[options.strategy]
+    search = find_hybrid(
+        pricer, setup.points, setup.fabric, limits, bound_seconds, on_stages, inner_search
+    )
     if search.best is None:
         return None, _no_hybrid_fits(search, limits, topology.name)
     records = HybridRecords(workload, pricer, setup.points, search.best)

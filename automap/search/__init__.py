@@ -4,6 +4,7 @@ A strategy is a function of a `SearchContext`; it proposes points through `conte
 stop whenever it likes. To add one, write it in its own file and enter it here and, with a line on
 what it is, in `automap.choices`.
 
+`automap.search.agent`          the pretrained agent: how it plays
 `automap.search.context`        what every strategy works with: the space, the evaluator, the
                                 constraints, and the best so far
 `automap.search.greedy`         greedy search with restarts: improving moves

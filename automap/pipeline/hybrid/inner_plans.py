@@ -5,7 +5,9 @@ devices    all numbers that are a part of the machine (`automap.topology.parts`)
 presets    on every mesh of such a part, the compute decisions of every preset with every level of
            storage, so also tensor parallelism with ZeRO         -> in: `preset_inner_plans`
 search     climbs through the sharding space from the best of them, for a stage of average size
-                                                                 -> in: `search_inner_plans`
+                                                                 -> in: `climb_inner_plans`
+           or roll-outs of the pretrained agent, from the best of each mesh
+                                                                 -> in: `roll_out_inner_plans`
 choice     by `automap.pipeline.hybrid.average`                  -> in: `find_inner_plans`
 
 Inner plans and replicas together are the kinds of a table of stage options, for one number of
@@ -15,7 +17,7 @@ the machine. What crosses a cut is counted as if all of it were split as the lay
                                                                  -> in: `StageKinds.options`
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -38,6 +40,8 @@ from automap.pipeline.profile.traffic import segment_bytes, segment_maximum
 from automap.pipeline.schedules import ZERO_BUBBLE, Schedule, pass_order
 from automap.pipeline.solvers.stage_options import StageOptions, replicated_options
 from automap.pipeline.transfers import Layout, transfer_table
+from automap.search.agent.options import Seen
+from automap.search.agent.play import Player, mesh_starts, roll_out, shipped_player
 from automap.search.context import Objective, OutOfBudget, SearchContext
 from automap.search.greedy import climb
 from automap.space.point import Point, SplitClasses, StorageLevel
@@ -47,6 +51,9 @@ from automap.topology import mesh_shapes
 from automap.topology.mesh import Mesh
 from automap.topology.parts import may_begin, sub_topology
 
+
+InnerSearch = Callable[[Pricer, Sequence[Candidate], Setting, Deadline, int], Iterator[InnerPlan]]
+"""Inner plans that a search comes to from candidates by a deadline, with a seed."""
 
 # An axis for the batch and one for features: a third one is what several stages are for.
 _AXIS_NAMES: Final = {1: ("data",), 2: ("data", "model")}
@@ -86,6 +93,7 @@ def find_inner_plans(
     deadline: Deadline,
     seed: int,
     on_progress: Callable[[str], None],
+    search: InnerSearch,
 ) -> list[InnerPlan]:
     """The inner plans to choose from for any of the settings.
 
@@ -107,7 +115,7 @@ def find_inner_plans(
             # None of the presets can run where its parts do not divide the batch.
             if not candidates:
                 continue
-            for inner in search_inner_plans(pricer, candidates, setting, until, seed):
+            for inner in search(pricer, candidates, setting, until, seed):
                 more = candidate(pricer, inner, setting)
                 candidates += [more] if more is not None else []
             for inner in choose_best(candidates, setting):
@@ -147,7 +155,7 @@ def presets_by_rank(
     return [(setting, inners) for _, setting, inners in sorted(rated, key=lambda each: each[0])]
 
 
-def search_inner_plans(
+def climb_inner_plans(
     pricer: Pricer, candidates: Sequence[Candidate], setting: Setting, until: Deadline, seed: int
 ) -> Iterator[InnerPlan]:
     """What a climb reaches from the best of `candidates`, on its mesh: one inner plan, or none."""
@@ -164,6 +172,39 @@ def search_inner_plans(
     if context.best is not None and context.best.point != start.point:
         point = context.best.point
         yield InnerPlan(start.devices, point, pricer.space.split_classes(point), "search")
+
+
+def roll_out_inner_plans(
+    pricer: Pricer,
+    candidates: Sequence[Candidate],
+    setting: Setting,
+    until: Deadline,
+    seed: int,
+    player: Player | None = None,
+) -> Iterator[InnerPlan]:
+    """Where roll-outs of the pretrained agent, or of another player, lead: an inner plan for each
+    mesh of `candidates`.
+    """
+    player = player or shipped_player()
+    most = max(candidates, key=lambda c: c.microbatches)
+    devices, meshes = most.inner.devices, dict.fromkeys(c.inner.point.mesh for c in candidates)
+    context = stage_search(pricer, devices, tuple(meshes), most.adapt(setting), seed, until)
+    try:
+        for each in candidates:
+            context.evaluate(each.inner.point, each.inner.origin)
+        seen = Seen(context)
+        for start in player.ranked(context, seen, mesh_starts(context)):
+            point = roll_out(context, seen, player, start).point
+            yield InnerPlan(devices, point, pricer.space.split_classes(point), "agent")
+    except OutOfBudget:
+        return
+
+
+INNER_SEARCHES: Final[Mapping[str, InnerSearch]] = {
+    "auto": climb_inner_plans,
+    "agent": roll_out_inner_plans,
+}
+"""By the strategy of the hybrid space."""
 
 
 def stage_search(

@@ -24,8 +24,10 @@ from automap.pipeline.arrays import Terms, pipeline_arrays
 from automap.pipeline.fabric import Fabric
 from automap.pipeline.hybrid.average import Setting
 from automap.pipeline.hybrid.inner_plans import (
+    InnerSearch,
     KindOptions,
     StageKinds,
+    climb_inner_plans,
     find_inner_plans,
     presets_by_rank,
 )
@@ -170,6 +172,7 @@ def find_hybrid(
     limits: Limits,
     bound_seconds: float,
     on_progress: Callable[[ChoiceProgress], None],
+    inner_search: InnerSearch = climb_inner_plans,
 ) -> HybridSearchResult:
     """The best pipeline faster than the bound; stops at the deadline or at Ctrl-C with the best one
     so far.
@@ -184,7 +187,7 @@ def find_hybrid(
         if first is not None:
             # Numbers of stages with which something fits before those with which nothing may.
             wanted.sort(key=lambda choice: choice[0] != first.stages)
-        kinds = stage_kinds(pricer, points, fabric, limits, on_progress, first)
+        kinds = stage_kinds(pricer, points, fabric, limits, on_progress, inner_search, first)
         # Equal devices first: that is fast, and bounds the rest.
         for boundaries in ("even", "any"):
             for stages, terms in wanted:
@@ -341,6 +344,7 @@ def stage_kinds(
     fabric: Fabric,
     limits: Limits,
     on_progress: Callable[[ChoiceProgress], None],
+    inner_search: InnerSearch,
     first: Setting | None = None,
 ) -> StageKinds:
     """The inner plans for the pipelines that are looked for; something is known to fit with
@@ -370,6 +374,7 @@ def stage_kinds(
         limits.deadline.share(_SEARCH_SHARE),
         limits.seed,
         lambda text: on_progress(ChoiceProgress(text, 0, 0, np.inf)),
+        inner_search,
     )
     return StageKinds(pricer, points, fabric, tuple(inners))
 

@@ -8,13 +8,16 @@ import pytest
 
 import automap
 from automap.api.plan import Plan
+from automap.choices import HYBRID_STRATEGIES
 from automap.cli import main
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError, PlanError
+from automap.pipeline.hybrid.inner_plans import INNER_SEARCHES
 from automap.pipeline.schedules import PRICED, Interleaved
 from automap.planner.spaces import plan_workload
 from automap.program.trace import trace_step
 from automap.report.progress import SearchProgress
+from automap.search.agent.play import roll_out, shipped_player
 from automap.search.progress import ChoiceProgress
 from automap.topology import get_topology
 from models.gpt import gpt_tiny
@@ -69,6 +72,36 @@ def test_what_fits_is_found_without_a_search_of_inner_plans(plan, limit, monkeyp
     assert first.predicted.fits
     # It is the first bound, and no more.
     assert plan.predicted.step_seconds <= first.predicted.step_seconds
+
+
+def test_inner_plans_are_the_agents_roll_outs_if_it_is_asked_for(limit, monkeypatch):
+    led = []
+
+    def watched(context, seen, player, start):
+        reached = roll_out(context, seen, player, start)
+        led.append((player, start, reached, context.objective.cost))
+        return reached
+
+    given = {"stages": 2, "microbatches": 4, "memory_limit": limit}
+    with monkeypatch.context() as patched:
+        patched.setattr("automap.pipeline.hybrid.search.find_inner_plans", lambda *_: [])
+        presets = planned(**given)
+    monkeypatch.setattr("automap.pipeline.hybrid.inner_plans.roll_out", watched)
+    monkeypatch.setattr("automap.pipeline.hybrid.inner_plans.climb", None)
+    plan = planned(strategy="agent", **given)
+    assert plan.pipeline.is_sharded_inside and plan.predicted.fits
+    assert plan.search.strategy == "agent"
+    assert plan.predicted.step_seconds <= presets.predicted.step_seconds
+    assert {player for player, *_ in led} == {shipped_player()}
+    # From several meshes of a number of devices, and never to something worse.
+    assert len({start.point.mesh for _, start, _, _ in led}) > 1
+    for _, start, reached, cost in led:
+        assert reached.point.mesh.sizes == start.point.mesh.sizes
+        assert cost(reached.estimate) <= cost(start.estimate)
+
+
+def test_every_strategy_of_the_space_has_a_search_of_inner_plans():
+    assert list(INNER_SEARCHES) == list(HYBRID_STRATEGIES)
 
 
 @pytest.mark.parametrize("schedule", list(PRICED))
