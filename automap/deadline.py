@@ -7,13 +7,16 @@ A budget of b seconds is over after
 
 Other programs on the machine do not take from the first, so that the same seed makes the same plan
 on a busy machine as far as that is possible; the second bounds how long anyone waits. Both begin
-when planning does, after the step was traced: compiling our own solvers, pricing presets and
-searching all count. Ctrl-C ends both (`automap.interrupts`).
+when planning does, after the step was traced: pricing presets and searching count. Compiling our
+own solvers does not, which the first search of a machine does and no later one
+                                                                        -> in: `pause_clocks`
+Ctrl-C ends both (`automap.interrupts`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 import math
+import threading
 import time
 from typing import Final, Self
 
@@ -24,13 +27,37 @@ from automap.interrupts import Interrupts
 WALL_SECONDS_OF_A_BUDGET_SECOND: Final = 2.0
 
 
+class _Paused(threading.local):
+    """Seconds that count for no deadline of the thread."""
+
+    processor_seconds = 0.0
+    wall_seconds = 0.0
+
+
+_paused = _Paused()
+
+
+def pause_clocks(processor_seconds: float, wall_seconds: float) -> None:
+    """Count that much of the time that has passed in this thread for none of its deadlines."""
+    _paused.processor_seconds += processor_seconds
+    _paused.wall_seconds += wall_seconds
+
+
+def _processor_seconds() -> float:
+    # Of the thread, not of the process: threads of JAX and of a caller do not take from a search.
+    return time.thread_time() - _paused.processor_seconds
+
+
+def _wall_seconds() -> float:
+    return time.monotonic() - _paused.wall_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Clock:
     """What a deadline reads: two functions that return seconds from any fixed moment."""
 
-    # Of the thread, not of the process: threads of JAX and of a caller do not take from a search.
-    processor_seconds: Callable[[], float] = time.thread_time
-    wall_seconds: Callable[[], float] = time.monotonic
+    processor_seconds: Callable[[], float] = _processor_seconds
+    wall_seconds: Callable[[], float] = _wall_seconds
 
 
 @dataclass(frozen=True, slots=True)

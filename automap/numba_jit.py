@@ -7,6 +7,8 @@ each process                                                                    
 On a disk that is full it raises at the first call, so nothing is kept there either
                                                                                  -> in: `_has_room`
 
+Seconds of compilation are none of a search: its deadlines stand still meanwhile -> in: `_Pauses`
+
 Of the source it looks at the file of the called function only. Machine code also holds what that
 function calls, of whatever file, and the constants that it reads. So we write beside it what these
 were when the function was loaded, and remove the machine code if they are others now
@@ -18,11 +20,15 @@ import contextlib
 from pathlib import Path
 import shutil
 import sys
+import threading
+import time
 from typing import Any, Final, TypeVar
 
 import numba
 from numba.core import event
 from numba.extending import is_jitted
+
+from automap.deadline import pause_clocks
 
 
 # A numpy array; the stubs' type of one element is no number, which the compiled code takes it for.
@@ -93,6 +99,31 @@ def compilation_heard(on_compile: Callable[[], None]) -> Iterator[None]:
 
     with event.install_listener("numba:compile", Listener()):
         yield
+
+
+class _Pauses(event.Listener, threading.local):
+    """Stops a thread's deadlines while numba compiles in it, also what it calls."""
+
+    def __init__(self) -> None:
+        """Nothing is being compiled."""
+        self._depth = 0
+        self._processor_seconds = self._wall_seconds = 0.0
+
+    def on_start(self, event: event.Event) -> None:
+        """A compilation begins, or one within it."""
+        if self._depth == 0:
+            self._processor_seconds, self._wall_seconds = time.thread_time(), time.monotonic()
+        self._depth += 1
+
+    def on_end(self, event: event.Event) -> None:
+        """The last one that began is over."""
+        self._depth -= 1
+        if self._depth == 0:
+            processor, wall = time.thread_time(), time.monotonic()
+            pause_clocks(processor - self._processor_seconds, wall - self._wall_seconds)
+
+
+event.register("numba:compile", _Pauses())
 
 
 def _has_room(folder: Path) -> bool:

@@ -22,7 +22,8 @@ class Comparison(FromRecord, spaces.Comparison):
     """Every preset and the search side by side.
 
     Each of `rows` has a name, seconds of a step, peak bytes of a device and whether it fits; the
-    numbers are None where nothing is known. `advice` says what would help if nothing fits.
+    numbers are None where nothing is known. `notes` are what the search has to say, `advice` what
+    would help if nothing fits.
     """
 
     __slots__ = ()

@@ -160,7 +160,8 @@ class Fusions:
             return False
         (other,) = others
         if reader.primitive.name == "add" and count == 0:
-            is_vector = other.aval.size <= reader.outvars[0].aval.shape[-1]
+            rows = reader.outvars[0].aval.shape
+            is_vector = bool(rows) and other.aval.size <= rows[-1]
             return is_vector and self._is_constant(other)
         is_scalar = isinstance(other, core.Literal) and np.ndim(other.val) == 0
         return reader.primitive.name == "max" and count == 1 and is_scalar and other.val == 0

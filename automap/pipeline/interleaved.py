@@ -78,7 +78,9 @@ def interleaved_stages(
 def group_bytes(
     arrays: Arrays, schedule: Interleaved, cuts: np.ndarray, group: int, groups: int
 ) -> dict[str, float]:
-    """Bytes on each device of a group, by the kinds of `MemoryRecord`."""
+    """Bytes on each device of a group: its state (parameters, sums of gradients and optimizer), and
+    by the other kinds of `MemoryRecord`.
+    """
     replicas = arrays.n_units // groups * arrays.unit_devices
     own = [(int(cuts[s]), int(cuts[s + 1])) for s in range(group, len(cuts) - 1, groups)]
     saved = [float(arrays.saved_bytes[i, j]) for i, j in own]
@@ -86,12 +88,10 @@ def group_bytes(
     for job in schedule.passes(group, groups, arrays.microbatches):
         held += saved[job.stage // groups] * (1 if job.kind == "forward" else -1)
         most = max(most, held)
-    parameters = sum(float(arrays.gradient_bytes[i, j]) for i, j in own)
     entering = sum(2 * float(arrays.cut_bytes[i]) for i, _ in own)
     working = max(float(arrays.working_bytes[i, j]) for i, j in own)
     return {
-        "parameters": parameters,
-        "optimizer": sum(float(arrays.state_bytes[i, j]) for i, j in own) - parameters,
+        "state": sum(float(arrays.state_bytes[i, j]) for i, j in own),
         "activations": most / replicas,
         "temporaries": (working + entering) / replicas,
     }

@@ -304,7 +304,7 @@ class HybridRecords:
         """Bytes of parameters on each device of a stage."""
         inner, uses, tables = (
             self.choice.inner(s),
-            self.points.profile.gradients,
+            self.points.profile.parameters,
             self.pricer.tables,
         )
         first, end = self.membership.first[s : s + 2]

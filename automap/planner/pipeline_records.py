@@ -6,6 +6,7 @@ mean over devices.
 Memory is that of the stage that needs most.
 """
 
+from collections.abc import Mapping
 import re
 from typing import Any
 
@@ -51,7 +52,7 @@ def pipeline_record(choice: Choice, points: Points) -> PipelineRecord:
                 backward_seconds=each.backward,
                 reduce_seconds=each.reduce,
                 sent_bytes=round(float(arrays.cut_bytes[j])),
-                peak_bytes=round(sum(_memory(choice, s).values())),
+                peak_bytes=round(sum(_memory(choice, points, s).values())),
                 transfer_seconds=each.transfer,
                 weights_seconds=each.weights,
             )
@@ -76,13 +77,16 @@ def layer_name(path: str) -> str:
     return ".".join(kept) or "inputs"
 
 
-def _memory(choice: Choice, s: int) -> dict[str, float]:
+def _memory(choice: Choice, points: Points, s: int) -> dict[str, float]:
     """Bytes on each device of stage s, by the kinds of `MemoryRecord`."""
     arrays, partition = choice.arrays, choice.partition
     if isinstance(choice.terms.schedule, Interleaved):
         # Of all stages that the devices have.
         group = s % choice.groups
-        return group_bytes(arrays, choice.terms.schedule, partition.cuts, group, choice.groups)
+        cuts, groups = partition.cuts, choice.groups
+        held = group_bytes(arrays, choice.terms.schedule, cuts, group, groups)
+        own = zip(cuts[group::groups], cuts[group + 1 :: groups])
+        return _with_parameters(held, sum(float(points.parameter_bytes[i, j]) for i, j in own))
     i, j = partition.cuts[s], partition.cuts[s + 1]
     replicas = int(partition.device_cuts[s + 1] - partition.device_cuts[s]) * arrays.unit_devices
     k = partition.stages - s
@@ -90,14 +94,19 @@ def _memory(choice: Choice, s: int) -> dict[str, float]:
     # their backward pass there.
     most = in_flight(arrays.order, arrays.microbatches, k)
     late = late_weights(arrays.order, arrays.microbatches, k, s)
-    held = most * arrays.saved_bytes[i, j] + late * arrays.kept_bytes[i, j]
-    parameters = arrays.gradient_bytes[i, j]
-    return {
-        "parameters": parameters,
-        "optimizer": arrays.state_bytes[i, j] - parameters,
-        "activations": held / replicas,
+    waiting = most * arrays.saved_bytes[i, j] + late * arrays.kept_bytes[i, j]
+    held = {
+        "state": arrays.state_bytes[i, j],
+        "activations": waiting / replicas,
         "temporaries": (arrays.working_bytes[i, j] + 2 * arrays.cut_bytes[i]) / replicas,
     }
+    return _with_parameters(held, points.parameter_bytes[i, j])
+
+
+def _with_parameters(held: Mapping[str, float], parameters: float) -> dict[str, float]:
+    """Bytes with those of the state parted in parameters and the rest."""
+    rest = {kind: n_bytes for kind, n_bytes in held.items() if kind != "state"}
+    return {"parameters": parameters, "optimizer": held["state"] - parameters, **rest}
 
 
 def predicted_record(
@@ -114,7 +123,7 @@ def predicted_record(
     # R is the sum of gradients and the update; what is left of it is the all-reduce.
     reduce = max(float(share @ np.array([x.reduce for x in seconds])) - update, 0.0)
     fullest = max(
-        (_memory(choice, s) for s in range(partition.stages)), key=lambda x: sum(x.values())
+        (_memory(choice, points, s) for s in range(partition.stages)), key=lambda x: sum(x.values())
     )
     waited = bubble(choice.step_seconds, compute + reduce)
     lost = LostRecord(collectives=reduce, bubbles=waited)

@@ -260,9 +260,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """All rows; `advice` says what would make the step fit if no row does."""
+    """All rows; `notes` are what the search has to say of them, such as presets that time did not
+    suffice for; `advice` says what would make the step fit if no row does.
+    """
 
     rows: tuple[Row, ...]
+    notes: tuple[str, ...]
     advice: tuple[str, ...]
 
 
@@ -287,7 +290,7 @@ def compare_spaces(
         rows = [*_rows(outcome), *_pipeline_rows(workload, topology, options, on_stages, deadline)]
     fits = any(row.fits for row in rows)
     levers = () if fits else advice(outcome.context, outcome.best.point, options)
-    return Comparison(rows=tuple(rows), advice=levers)
+    return Comparison(rows=tuple(rows), notes=tuple(outcome.context.notes), advice=levers)
 
 
 def _pipeline_rows(

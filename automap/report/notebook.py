@@ -50,7 +50,7 @@ def plan_html(plan: PlanRecord) -> str:
 
 
 def comparison_html(comparison: Comparison) -> str:
-    """Every preset and what the searches came to, a row each; what would help if none fits."""
+    """Every preset and what the searches came to, a row each, and what is said of them."""
     rows = [
         (
             row.name,
@@ -60,8 +60,9 @@ def comparison_html(comparison: Comparison) -> str:
         )
         for row in comparison.rows
     ]
-    advice = "".join(element("div", escaped(text)) for text in comparison.advice)
-    inner = _table(("plan", "step", "peak", ""), rows) + advice
+    texts = (*comparison.notes, *comparison.advice)
+    said = "".join(element("div", escaped(text)) for text in texts)
+    inner = _table(("plan", "step", "peak", ""), rows) + said
     return element("div", inner, class_="automap-comparison")
 
 

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 import math
+from unittest.mock import patch
 
+import numba
 import pytest
 
 from automap.config import Options
 from automap.cost.evaluate import Evaluator
-from automap.deadline import WALL_SECONDS_OF_A_BUDGET_SECOND, Clock, Deadline
+from automap.deadline import WALL_SECONDS_OF_A_BUDGET_SECOND, Clock, Deadline, pause_clocks
 from automap.planner.sharding import find
 from automap.program.trace import trace_step
 from automap.search import STRATEGIES
@@ -104,3 +106,24 @@ def test_of_many_meshes_the_most_promising_are_searched(workload):
     assert {preset.point.mesh for preset in outcome.context.best_per_preset.values()} <= set(
         searched
     )
+
+
+def test_what_numba_compiles_counts_for_no_deadline():
+    @numba.njit
+    def twice(x):
+        return 2.0 * x
+
+    @numba.njit
+    def square(x):
+        return twice(x) * x / 2.0
+
+    moments = []
+    with patch("automap.numba_jit.pause_clocks", lambda *seconds: moments.append(seconds)):
+        assert square(3.0) == 9.0
+        # The inner function is a part of it, and the second call compiles nothing.
+        assert square(4.0) == 16.0
+    ((processor, wall),) = moments
+    assert wall >= 0.0 < processor
+    deadline = Deadline.after(10.0)
+    pause_clocks(1000.0, 1000.0)
+    assert deadline.seconds_left > 100.0

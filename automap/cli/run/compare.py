@@ -66,6 +66,8 @@ def run(*, as_json: bool, **given: Any) -> None:
         fits = "yes" if row.fits else "NO"
         table.add_row(Text(printable(row.name)), step, mfu, per_second, peak, fits)
     print_table(table)
+    for note in comparison.notes:
+        click.echo(printable(note))
     if comparison.advice:
         click.echo(printable(listed("no plan fits; of the smallest:", comparison.advice)))
 

@@ -5,11 +5,16 @@
 
 Separated first with factors that are known only after the loop kept back; where that does not do,
 with a second loop for gradients that need a sum over the whole batch.
+
+The arguments do not say which arrays hold the samples: frozen weights, of a base model under
+adapters or of a teacher, are no state either. The leading size that most arrays share is tried
+first, then the others; the batch is the one along which the step can be separated, with at least
+half of its products in the loops                                   -> in: `batch_leaves`
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Literal
 
 import jax
 from jax import numpy as jnp
@@ -36,6 +41,7 @@ from automap.step.call import TracedCall
 
 # The fewest samples that code treats as a batch.
 SMALLEST = 2
+_PRODUCTS: Final = frozenset({"conv_general_dilated", "dot_general", "ragged_dot"})
 
 # Which samples of the batch are a microbatch: a run of them, or every m-th one, so that each part
 # of a batch that is split in runs has its share of every microbatch.
@@ -73,7 +79,33 @@ def separate(
             "the step has side effects in a fixed order, which microbatches would repeat; remove "
             "them"
         )
-    leaves = batch_leaves(call)
+    candidates = _candidates(call)
+    if len(candidates) == 1:
+        return _separated(call, candidates[0], microbatches, rewritten, order)
+    refusals: dict[tuple[int, ...], Exception] = {}
+    for leaves in candidates:
+        try:
+            program = _separated(call, leaves, microbatches, rewritten, order)
+        except (InputError, NotSeparableError) as refusal:
+            refusals[leaves] = refusal
+            continue
+        if _loops_have_the_work(program):
+            return program
+        refusals[leaves] = NotSeparableError(
+            "most products of the step are computed without the samples; it gains nothing from "
+            "microbatches"
+        )
+    raise refusals[batch_leaves(call)]
+
+
+def _separated(
+    call: TracedCall,
+    leaves: tuple[int, ...],
+    microbatches: int,
+    rewritten: Rewrite,
+    order: SampleOrder,
+) -> MicrobatchProgram:
+    """The program if these leaves are the batch."""
     pair, sources = _traces(call, leaves, microbatches, rewritten)
     batch = tuple(n for n, source in enumerate(sources) if source in leaves)
     samples = pair.micro.invars[batch[0]].aval.shape[0]
@@ -190,6 +222,61 @@ def batch_leaves(call: TracedCall) -> tuple[int, ...]:
 
     Raises `InputError` if there are none.
     """
+    candidates = _candidates(call)
+    if len(candidates) == 1:
+        return candidates[0]
+    refused = []
+    for leaves in candidates:
+        size = call.jaxpr.in_avals[leaves[0]].shape[0]
+        parts = next((n for n in range(2, size + 1) if size % n == 0), 2)
+        try:
+            program = _separated(call, leaves, parts, as_it_is, "runs")
+        except (InputError, NotSeparableError):
+            refused.append(leaves)
+            continue
+        if _loops_have_the_work(program):
+            return leaves
+    return _first_traced(call, refused or candidates)
+
+
+def _loops_have_the_work(program: MicrobatchProgram) -> bool:
+    """Whether most products are computed for each sample: not so along weights that only a part of
+    the step is computed with, as the members of an ensemble.
+    """
+    inside = sum(_products(one.loop) for one in program.passes)
+    outside = sum(_products(one.middle) for one in program.passes)
+    outside += _products((*program.before, *program.after))
+    return bool(program.passes) and inside >= outside
+
+
+def _products(eqns: Iterable[Any]) -> int:
+    """How many matrix products and convolutions equations have, and their bodies."""
+    count = 0
+    for eqn in eqns:
+        count += eqn.primitive.name in _PRODUCTS
+        for value in eqn.params.values():
+            for body in value if isinstance(value, (tuple, list)) else (value,):
+                if isinstance(body, (core.Jaxpr, core.ClosedJaxpr)):
+                    count += _products(open_jaxpr(body)[0].eqns)
+    return count
+
+
+def _first_traced(call: TracedCall, candidates: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The first of them with another size of which the step can be traced, which most likely are
+    the batch of a step that cannot be separated; else the first.
+    """
+    for leaves in candidates:
+        size = call.jaxpr.in_avals[leaves[0]].shape[0]
+        try:
+            other_call(call, leaves, SMALLEST if size != SMALLEST else SMALLEST + 1)
+        except NotSeparableError:
+            continue
+        return leaves
+    return candidates[0]
+
+
+def _candidates(call: TracedCall) -> list[tuple[int, ...]]:
+    """The arrays that may be the batch, those of one leading size together; most arrays first."""
     state = set(call.state.values())
     avals = call.jaxpr.in_avals
     free = [
@@ -207,8 +294,8 @@ def batch_leaves(call: TracedCall) -> tuple[int, ...]:
             "microbatches: no argument holds a batch; an array that is neither state nor a random "
             "key must have the samples in its first dimension"
         )
-    size, _ = Counter(avals[n].shape[0] for n in free).most_common(1)[0]
-    return tuple(n for n in free if avals[n].shape[0] == size)
+    sizes = Counter(avals[n].shape[0] for n in free)
+    return [tuple(n for n in free if avals[n].shape[0] == s) for s, _ in sizes.most_common()]
 
 
 def other_call(call: TracedCall, batch: tuple[int, ...], samples: int) -> TracedCall:

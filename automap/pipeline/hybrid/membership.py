@@ -90,7 +90,7 @@ class StageMembership:
     @cached_property
     def stages_by_parameter(self) -> dict[int, int]:
         """By the parameter's position in `Graph.inputs`."""
-        uses, stages = self.profile.gradients, dict[int, int]()
+        uses, stages = self.profile.parameters, dict[int, int]()
         for tensor, item in zip(uses.tensor.tolist(), uses.item.tolist()):
             root = parameter_position(uses, tensor)
             stages[root] = stages.get(root, 0) | self._item_bits[item]

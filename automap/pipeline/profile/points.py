@@ -70,8 +70,13 @@ class Points:
 
     @cached_property
     def gradient_bytes(self) -> np.ndarray:
-        """[n + 1, n + 1]."""
+        """[n + 1, n + 1]; of frozen parameters 0."""
         return self._segments(self.profile.gradients)
+
+    @cached_property
+    def parameter_bytes(self) -> np.ndarray:
+        """[n + 1, n + 1]."""
+        return self._segments(self.profile.parameters)
 
     @cached_property
     def state_bytes(self) -> np.ndarray:

@@ -39,7 +39,12 @@ from automap.pipeline.profile.backward import (
 )
 from automap.pipeline.profile.flow import Flow, data_flow, left_for_backward
 from automap.pipeline.profile.items import Items, forward_items
-from automap.pipeline.profile.stored_bytes import StoredBytes, parameter_position, stored_bytes
+from automap.pipeline.profile.stored_bytes import (
+    StoredBytes,
+    gradient_uses,
+    parameter_position,
+    stored_bytes,
+)
 from automap.pipeline.profile.traffic import (
     Changes,
     Uses,
@@ -111,10 +116,10 @@ class Profile:
     `cut_bytes` float64 and `may_cut` bool [items] are of a cut after each (of the last: 0, False);
     `names` say where that is (an equation's site and, in an unrolled loop, `#` and the trips done;
     an instruction where a program has no sites); `labels` the parameter that it reads, or the one
-    before. Bytes of `gradients` and `state` (parameter, gradient sum, optimizer, and what is
-    computed once a step) are of whole tensors, of `saved`, `kept` (what weight passes read) and
-    `working_bytes` [items] of the whole batch. `batch_size` is what the number of parts must
-    divide.
+    before. Bytes of `parameters`, `gradients` (0 of frozen parameters) and `state` (parameter,
+    gradient sum, optimizer, and what is computed once a step) are of whole tensors, of `saved`,
+    `kept` (what weight passes read) and `working_bytes` [items] of the whole batch. `batch_size` is
+    what the number of parts must divide.
     """
 
     timing: Timing
@@ -123,6 +128,7 @@ class Profile:
     may_cut: np.ndarray
     names: tuple[str, ...]
     labels: tuple[str, ...]
+    parameters: Uses
     gradients: Uses
     state: Uses
     saved: Uses
@@ -159,7 +165,7 @@ class Profile:
         """Of adding a microbatch's gradients to their sums, [items]; `parts_of_leaf` [inputs] is in
         how many parts each is stored. A parameter's are of the first item that reads it.
         """
-        stored, first = self.structure.stored, self.gradients.first_uses()
+        stored, first = self.structure.stored, self.parameters.first_uses()
         root = stored.root[first.tensor]
         share = first.n_bytes / np.maximum(stored.leaf_bytes[root], 1.0)
         device = self.timing.roofline.topology.device
@@ -205,7 +211,7 @@ def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Pr
             "cut; plan with --space sharding"
         )
     backward = backward_items(problem, flow, items)
-    gradients = parameter_uses(problem, flow, items)
+    parameters = parameter_uses(problem, flow, items)
     timing = _timing(problem, tables, roofline, batch_class, items, backward)
     is_batched = timing.is_batched
     weights = weight_ops(problem, backward, is_batched)
@@ -216,17 +222,18 @@ def pipeline_profile(problem: Problem, tables: Tables, roofline: Roofline) -> Pr
         backward,
         crossing(problem, kernels, flow, items),
         working(problem, kernels, items, backward),
-        stored_bytes(problem, gradients, fixed, backend_for(roofline.topology.platform).fuser),
+        stored_bytes(problem, parameters, fixed, backend_for(roofline.topology.platform).fuser),
     )
     n_bytes = np.array([value.n_bytes for value in problem.graph.values], float)
     return Profile(
         timing=timing,
         structure=structure,
         cut_bytes=structure.crossing.alive(n_bytes),
-        may_cut=_may_cut(problem, flow, items, backward, gradients),
+        may_cut=_may_cut(problem, flow, items, backward, parameters),
         names=tuple(_names(problem, items)),
-        labels=tuple(_labels(problem, gradients, len(items))),
-        gradients=gradients,
+        labels=tuple(_labels(problem, parameters, len(items))),
+        parameters=parameters,
+        gradients=gradient_uses(problem, parameters),
         state=structure.stored.uses(np.ones(len(problem.graph.values))),
         saved=saved_uses(problem, kernels, flow, backward),
         kept=kept_uses(problem, kernels, backward, weights, is_batched),
@@ -279,7 +286,7 @@ def _top(problem: Problem, op: int) -> str | None:
 
 
 def _may_cut(
-    problem: Problem, flow: Flow, items: Items, backward: Backward, gradients: Uses
+    problem: Problem, flow: Flow, items: Items, backward: Backward, parameters: Uses
 ) -> np.ndarray:
     allowed = np.ones(len(items), bool)
     # An instruction without a site (None) is of a program that was not traced here: any cut goes.
@@ -288,21 +295,21 @@ def _may_cut(
         allowed[item] = top is None or top != after
     for loop in items.loops:
         allowed[loop.span[0] : loop.span[1]] = True
-    for first, last in _rematerialized(problem, flow, backward, gradients):
+    for first, last in _rematerialized(problem, flow, backward, parameters):
         allowed[first:last] = False
     allowed[-1] = False
     return allowed
 
 
 def _rematerialized(
-    problem: Problem, flow: Flow, backward: Backward, gradients: Uses
+    problem: Problem, flow: Flow, backward: Backward, parameters: Uses
 ) -> Sequence[tuple[int, int]]:
     """Items that one opaque equation of the backward pass covers, by the parameters read by one
     item alone.
     """
     graph = problem.graph
     items_of_root = Counter(
-        parameter_position(gradients, tensor) for tensor in gradients.tensor.tolist()
+        parameter_position(parameters, tensor) for tensor in parameters.tensor.tolist()
     )
     # A parameter that one item alone reads tells which item an op of the backward pass makes again;
     # one that several read (a shared embedding) tells nothing.
@@ -332,11 +339,11 @@ def _names(problem: Problem, items: Items) -> Sequence[str]:
     return names
 
 
-def _labels(problem: Problem, gradients: Uses, n_items: int) -> Sequence[str]:
+def _labels(problem: Problem, parameters: Uses, n_items: int) -> Sequence[str]:
     """The parameter that each item is the first to read, else that of the item before."""
     labels = [""] * n_items
-    for tensor, item in sorted(zip(gradients.tensor.tolist(), gradients.item.tolist())):
-        labels[item] = labels[item] or problem.paths[parameter_position(gradients, tensor)]
+    for tensor, item in sorted(zip(parameters.tensor.tolist(), parameters.item.tolist())):
+        labels[item] = labels[item] or problem.paths[parameter_position(parameters, tensor)]
     for item in range(1, n_items):
         labels[item] = labels[item] or labels[item - 1]
     return labels

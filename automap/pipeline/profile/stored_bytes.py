@@ -38,7 +38,7 @@ _GRADIENT_ELEMENT_BYTES = 4  # microbatches are added up in float32
 
 @dataclass(frozen=True)
 class StoredBytes:
-    """`gradients` are the uses of parameters, `fixed` those of what is computed once a step;
+    """`parameters` are the uses of parameters, `fixed` those of what is computed once a step;
     `root` [tensors]: positions in `Graph.inputs`, of values `inputs`; `leaf_bytes` and `sum_bytes`
     [inputs], 0 for what is not updated.
 
@@ -47,7 +47,7 @@ class StoredBytes:
     their parameter, `unowned` those of none.
     """
 
-    gradients: Uses
+    parameters: Uses
     fixed: Uses
     root: np.ndarray
     inputs: np.ndarray
@@ -61,32 +61,32 @@ class StoredBytes:
 
     def uses(self, parts: np.ndarray) -> Uses:
         """All that a stage stores; `parts` [values] is in how many parts each value is split."""
-        gradients, fixed = self.gradients, self.fixed
+        used, fixed = self.parameters, self.fixed
         parts_of_leaf = parts[self.inputs]
         local = self.leaf_bytes / parts_of_leaf
         held = local + self.sum_bytes / parts_of_leaf
         owned = np.zeros(len(local))
-        parameters = [parameter for parameter, leaves in self.optimizer.items() for _ in leaves]
+        owners = [parameter for parameter, leaves in self.optimizer.items() for _ in leaves]
         leaves = [leaf for each in self.optimizer.values() for leaf in each]
-        # `add.at` and not `+=`: a parameter with two moments is in `parameters` twice.
-        np.add.at(owned, parameters, np.where(self.sum_bytes[parameters] > 0, local[leaves], 0.0))
+        # `add.at` and not `+=`: a parameter with two moments is in `owners` twice.
+        np.add.at(owned, owners, np.where(self.sum_bytes[owners] > 0, local[leaves], 0.0))
         rest = local[list(self.unowned)].sum() / self.total_bytes if self.total_bytes else 0.0
         whole = np.maximum(self.leaf_bytes, 1.0)
-        root = self.root[gradients.tensor]
-        first = gradients.first_uses()
+        root = self.root[used.tensor]
+        first = used.first_uses()
         owned_bytes = first.n_bytes * (owned / whole + rest)[self.root[first.tensor]]
         values = np.array(fixed.names, np.int64)[fixed.tensor]
         return joined(
             [
-                replace(gradients, n_bytes=gradients.n_bytes * (held / whole)[root]),
+                replace(used, n_bytes=used.n_bytes * (held / whole)[root]),
                 replace(first, n_bytes=owned_bytes),
                 replace(fixed, n_bytes=fixed.n_bytes / parts[values]),
             ]
         )
 
 
-def stored_bytes(problem: Problem, gradients: Uses, fixed: Uses, fuser: Fuser) -> StoredBytes:
-    """What is stored of the parameters that `gradients` uses, where a backend fuses so."""
+def stored_bytes(problem: Problem, parameters: Uses, fixed: Uses, fuser: Fuser) -> StoredBytes:
+    """What is stored of the parameters in uses `parameters`, where a backend fuses so."""
     graph, updated = problem.graph, set(problem.state_map.values())
     values = [graph.values[v] for v in graph.inputs]
     trains = Phase.BACKWARD in problem.phases
@@ -99,11 +99,11 @@ def stored_bytes(problem: Problem, gradients: Uses, fixed: Uses, fuser: Fuser) -
     )
     adding_bytes, adding_kernels = adding(problem, sum_bytes, fuser)
     return StoredBytes(
-        gradients=gradients,
+        parameters=parameters,
         fixed=fixed,
         inputs=np.array(graph.inputs, np.int64),
         root=np.array(
-            [parameter_position(gradients, t) for t in range(len(gradients.names))], np.int64
+            [parameter_position(parameters, t) for t in range(len(parameters.names))], np.int64
         ),
         leaf_bytes=np.array([value.n_bytes for value in values], float),
         sum_bytes=sum_bytes,
@@ -111,7 +111,7 @@ def stored_bytes(problem: Problem, gradients: Uses, fixed: Uses, fuser: Fuser) -
         adding_kernels=adding_kernels,
         optimizer=dict(optimizer),
         unowned=unowned,
-        total_bytes=gradients.total_bytes,
+        total_bytes=parameters.total_bytes,
     )
 
 
@@ -133,6 +133,14 @@ def adding(problem: Problem, sum_bytes: np.ndarray, fuser: Fuser) -> tuple[np.nd
             n_bytes[position] += 2 * total + own if is_apart else 2 * total - own
             apart[position] += is_apart
     return n_bytes, apart
+
+
+def gradient_uses(problem: Problem, parameters: Uses) -> Uses:
+    """The uses of `parameters`, with the bytes of their gradients: 0 for a frozen one."""
+    updated = set(problem.state_map.values())
+    root = (parameter_position(parameters, t) for t in range(len(parameters.names)))
+    is_updated = np.array([position in updated for position in root], bool)
+    return replace(parameters, n_bytes=parameters.n_bytes * is_updated[parameters.tensor])
 
 
 def parameter_position(uses: Uses, tensor: int) -> int:

@@ -159,3 +159,68 @@ def test_numbers_of_microbatches():
         accumulated(_call(_step, _arguments(24)), 5)
     no_batch = traced_call(lambda w: w * 2, (jnp.ones(()),), {})
     assert not list(microbatch_counts(no_batch))
+
+
+def _adapted(adapters, base, x, y):
+    """A step that trains low-rank adapters of a stack of layers, whose own weights are frozen."""
+
+    def loss(adapters):
+        def layer(h, weights):
+            own, low = weights
+            return jnp.tanh(h @ own["w"] + (h @ low["a"]) @ low["b"] + own["b"]) * own["s"], None
+
+        return ((jax.lax.scan(layer, x, (base, adapters))[0] - y) ** 2).mean()
+
+    value, gradients = jax.value_and_grad(loss)(adapters)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, adapters, gradients), value
+
+
+def _distilled(student, teacher, x):
+    """A step whose teacher is a list of layers, with more arrays of one size than the batch has."""
+
+    def run(layers):
+        h = x
+        for layer in layers:
+            h = jnp.tanh(h @ layer["w"] + layer["b"])
+        return h
+
+    value, gradients = jax.value_and_grad(lambda s: ((run(s) - run(teacher)) ** 2).mean())(student)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, student, gradients), value
+
+
+def _frozen_case(name):
+    keys = iter(jax.random.split(jax.random.key(0), 32))
+
+    def normal(*dims):
+        return jax.random.normal(next(keys), dims) / 4
+
+    if name == "adapters":
+        base = {"w": normal(6, 16, 16), "b": normal(6, 16), "s": normal(6, 16)}
+        adapters = {"a": normal(6, 16, 2), "b": normal(6, 2, 16)}
+        return _adapted, (adapters, base, normal(8, 16), normal(8, 16))
+    layers = [{"w": normal(16, 16), "b": normal(16)} for _ in range(6)]
+    return _distilled, (layers[:2], layers[2:], normal(8, 16))
+
+
+@pytest.mark.parametrize("name", ["adapters", "teacher"])
+def test_frozen_weights_are_not_the_batch_though_more_arrays_have_their_leading_size(name):
+    step, args = _frozen_case(name)
+    call = _call(step, args)
+    assert list(microbatch_counts(call)) == [2, 4, 8]
+    for microbatches in (2, 8):
+        _assert_equal(step, call, accumulated(call, microbatches), args)
+    with pytest.raises(InputError, match="batch of 8 samples cannot be divided"):
+        accumulated(call, 3)
+
+
+def test_a_step_beside_frozen_weights_that_needs_its_batch_whole_is_refused_for_that():
+    def step(w, base, x):
+        def loss(w):
+            h = jnp.tanh(x @ base["w"][0] + base["b"][0]) @ w
+            return ((h - h.mean(0)) ** 2).mean()
+
+        return w - 0.1 * jax.grad(loss)(w)
+
+    base = {"w": jnp.ones((6, 16, 16)), "b": jnp.ones((6, 16))}
+    with pytest.raises(NotSeparableError, match="sum or a mean over the whole batch"):
+        accumulated(_call(step, (jnp.ones((16, 4)), base, jnp.ones((8, 16)))), 2)

@@ -102,3 +102,10 @@ def test_inception_has_the_kernels_and_blocks_that_the_papers_count():
     sizes = [len(b.members) for b in cut_blocks([op.before for op in ops]) if len(b.members) > 1]
     assert len(sizes) == 11
     assert max(sizes) == 11
+
+
+def test_a_number_is_no_bias_of_a_product_of_two_vectors():
+    def step(x, y):
+        return jnp.maximum(x @ y + 1.0, 0.0)
+
+    assert [op.label for op in operators(step, array(64), array(64))] == ["dot"]

@@ -100,6 +100,24 @@ def test_a_shared_parameter_is_in_every_stage_that_uses_it():
     assert profile.gradients.total_bytes == weight
 
 
+def test_a_frozen_parameter_is_stored_and_has_no_gradient():
+    def loss(params, batch):
+        frozen, x = batch
+        for low, own in zip(params, frozen):
+            x = jnp.tanh(x @ own + (x @ low) @ low.T)
+        return (x**2).mean()
+
+    layers, rank = 3, 8
+    profile, *_ = profiled(
+        sgd(loss), ([shape(D, rank)] * layers, ([shape(D, D)] * layers, shape(B, D)))
+    )
+    trained, frozen = 4 * layers * D * rank, 4 * layers * D * D
+    assert profile.parameters.total_bytes == trained + frozen
+    assert profile.gradients.total_bytes == trained
+    # The last are the transposes, which are made once a step.
+    assert profile.state.total_bytes == 2 * trained + frozen + trained
+
+
 def test_what_is_made_of_parameters_alone_crosses_nothing_and_brings_them_along():
     def loss(params, x):
         scale = jnp.tanh(params["a"] @ params["b"])
