@@ -16,6 +16,8 @@ Names are HLO's, and of these ops that flattening makes (`hlo_tools.graph`):
     conditional, conditional-exit   a branch, likewise
     manual, manual-exit             each device goes on with its part of each array (`shard_map`)
     sharding-constraint             hands its operand on in the sharding that its name says
+    outer-product                   a dot that sums over nothing: compilers multiply its operands
+                                    element by element, in the kernel of what reads the result
 """
 
 from collections.abc import Mapping
@@ -41,6 +43,7 @@ DYNAMIC_SLICE = "dynamic-slice"
 DYNAMIC_UPDATE_SLICE = "dynamic-update-slice"
 FFT = "fft"
 GATHER = "gather"
+OUTER_PRODUCT = "outer-product"
 PAD = "pad"
 RAGGED_DOT = "ragged-dot"
 RESHAPE = "reshape"
@@ -72,6 +75,7 @@ class Kind(Enum):
     MOVEMENT = "moves elements to other places or devices, repeats or drops some"
     IDENTITY = "hands its operands on as they are"
     CONTRACTION = "multiplies two operands and sums along their common dimensions"
+    OUTER = "multiplies each element of one operand with several of the other"
     LOOKUP = "reads or writes the places that an operand of indices names"
     REDUCTION = "combines the elements along whole dimensions"
     WINDOW = "combines the elements of windows"
@@ -248,6 +252,7 @@ _ROWS: tuple[Opcode, ...] = (
     *_rows(DOT, Kind.CONTRACTION, _PRODUCT | _T.DENSE | _T.SUMS_APART),
     *_rows(CONVOLUTION, Kind.CONTRACTION, _PRODUCT | _T.DENSE),
     *_rows(RAGGED_DOT, Kind.CONTRACTION, _PRODUCT),
+    *_rows(OUTER_PRODUCT, Kind.OUTER, _T.ITERATES | _T.ELEMENT_BY_ELEMENT),
     *_rows(GATHER, Kind.LOOKUP, _PRODUCT | _T.NO_FLOPS | _T.READS_PART),
     *_rows(
         SCATTER,

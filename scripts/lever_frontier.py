@@ -12,11 +12,14 @@ best preset that fits of the step as it is, with nothing kept of each layer, and
 
 With `--compiler` the plans of the rows that there are on machines of that compiler are compiled
 ahead of time, those with levers and the presets (extras `tpu`, `gpu-compiler`). Rows are kept as
-they are made, and a second run goes on; `--show` makes the tables of those that there are.
+they are made, and a second run goes on; `--show` makes the tables of those that there are. A plan
+that was found in less memory and is faster is the plan of more memory too, and plans of a machine
+that is described otherwise today are priced anew.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+import json
 from pathlib import Path
 import shlex
 import time
@@ -30,6 +33,7 @@ from automap.choices import CompilerName
 from automap.config import Options
 from automap.errors import AutomapError
 from automap.planner.levers import find_with_levers
+from automap.planner.rebuild import planned_workload, reprice_plan
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
 from automap.program.trace import Workload, trace_step
@@ -171,7 +175,8 @@ def _rows(case: Case, known: Collection[Row]) -> Iterator[Row]:
         begin = time.monotonic()
         is_least = share == LEAST
         limit = 0.0 if is_least else float(share.rstrip("%")) / 100 * whole
-        fitting = [row.plans[_WITH_LEVERS] for row in made.values() if _fits(row, limit)]
+        larger = [row for row in made.values() if row.limit_bytes >= limit]
+        fitting = _fitting(larger, limit)
         row = Row(case.model, case.machine, share, limit, 0.0)
         if fitting:
             row.plans[_WITH_LEVERS] = replace(min(fitting, key=lambda plan: plan.seconds))
@@ -191,10 +196,26 @@ def _rows(case: Case, known: Collection[Row]) -> Iterator[Row]:
         yield row
 
 
-def _fits(row: Row, limit: float) -> bool:
-    """Whether a row's plan with levers fits in less memory than it was made for."""
-    plan = row.plans.get(_WITH_LEVERS)
-    return plan is not None and row.share != LEAST and plan.peak_bytes <= limit
+def _fitting(rows: Iterable[Row], limit: float) -> list[Plan]:
+    """The rows' plans with levers that fit in a limit."""
+    plans = (row.plans.get(_WITH_LEVERS) for row in rows)
+    return [plan for plan in plans if plan is not None and plan.peak_bytes <= limit]
+
+
+def _shared(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows of a case for which a faster plan was found in less memory, with that plan: a search
+    in more memory has more to look at, and its budget may go elsewhere.
+    """
+    for row in rows:
+        own = row.plans.get(_WITH_LEVERS)
+        best = min(_fitting(rows, row.limit_bytes), key=lambda plan: plan.seconds, default=None)
+        if best is not None and (own is None or best.seconds < own.seconds):
+            plans = {_WITH_LEVERS: replace(best)}
+            yield replace(row, plans=plans | _presets(row), compiler="")
+
+
+def _presets(row: Row) -> dict[str, Plan]:
+    return {name: plan for name, plan in row.plans.items() if name != _WITH_LEVERS}
 
 
 def _plan(outcome: Outcome) -> Plan:
@@ -202,6 +223,31 @@ def _plan(outcome: Outcome) -> Plan:
     return Plan(
         estimate.step_seconds, estimate.peak_bytes, automap.Plan.from_record(record).to_json()
     )
+
+
+def _with_todays_prices(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows of a case that were planned for the machine as it was described before, with the
+    same plans at today's prices; their search is not made again.
+    """
+    if not rows:
+        return
+    topology, target = Case(rows[0].model, rows[0].machine).topology, rows[0].model
+    step, args = _ALL_MODELS[target]().target
+    priced: dict[str, Plan] = {}
+    for row in rows:
+        plans = dict(row.plans)
+        for name, plan in row.plans.items():
+            record, key = automap.Plan.from_json(plan.plan), json.dumps(plan.plan)
+            if Topology.from_dict(record.topology) == topology:
+                continue
+            if key not in priced:
+                workload = planned_workload(record, step, args, {})
+                estimate = reprice_plan(record, workload, topology).estimate
+                file = plan.plan | {"topology": topology.to_dict()}
+                priced[key] = Plan(estimate.step_seconds, estimate.peak_bytes, file)
+            plans[name] = replace(priced[key])
+        if plans != row.plans:
+            yield replace(row, plans=plans, compiler="")
 
 
 def _compiled(row: Row, compiler: CompilerName) -> Row:
@@ -302,6 +348,10 @@ def main(
             keys = [(case.model, case.machine, share) for share in case.shares]
             if not show and not all(key in known for key in keys):
                 for row in _rows(case, [known[key] for key in keys if key in known]):
+                    known[row.key] = row
+                    keep_row(kept, asdict(row))
+            for change in () if show else (_with_todays_prices, _shared):
+                for row in change([known[key] for key in keys if key in known]):
                     known[row.key] = row
                     keep_row(kept, asdict(row))
             for key in keys:

@@ -8,6 +8,8 @@
                               help
 `automap.planner.rebuild`     a plan's point again, priced, without a search
 `automap.planner.records`     a search's outcome -> the plan's records
+`automap.planner.remat`       which values of its forward pass a step keeps: a choice of each
+                              block, and as the plan file has it
 `automap.planner.sharding`    one program for all devices: workload and topology -> the best
                               sharding, through presets and a search
 `automap.planner.spaces`      workload, topology and options -> the best plan of the space that

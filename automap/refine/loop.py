@@ -4,6 +4,8 @@
               that is about as fast, and the best preset are compiled
     then, until nothing faster is expected, the seconds are over, or Ctrl-C:
         what the compiler said of kernels corrects their prices (`automap.cost.profile.prices`)
+        -> what people do in place of the levers that a search chose, with the best preset, where
+           it is expected to be near (`automap.refine.trials.policy_outcomes`)
         -> the search goes on with them, for half as long as a compilation takes
         -> the candidate that is expected to gain most is compiled; every second time the preset
            that is (`automap.refine.candidates`); last, the presets that are expected to be near,
@@ -11,14 +13,15 @@
 
 What is returned is the fastest plan of those compiled that the compiler says to fit, with its
 prediction as any plan has it, by the evaluator without corrections. So it is no slower, by the
-compiler's schedule, than any preset that was compiled, nor than what the search alone returns.
+compiler's schedule, than any preset that was compiled, nor than what the search alone returns; with
+levers, nor than a preset with one of people's policies, if the seconds last.
 
 Memory: a plan that the compiler refuses is never returned. What it says of peaks corrects those of
 other plans as it does steps, and the search goes on with the limit that the prediction has to keep
 for the compiled plan to keep the device's                          -> in: `_Refining._search_again`
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 import math
 from pathlib import Path
@@ -45,7 +48,13 @@ from automap.refine.attribution import (
 )
 from automap.refine.candidates import Candidates
 from automap.refine.refinement import Refinement
-from automap.refine.trials import Trial, compiled_trial, failed_trial, fastest
+from automap.refine.trials import (
+    Trial,
+    compiled_trial,
+    failed_trial,
+    fastest,
+    policy_outcomes,
+)
 from automap.search.context import Candidate, SearchContext
 from automap.step.call import TracedCall
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS
@@ -87,8 +96,21 @@ def refined_plan(
     with note_interrupts() as interrupts:
         # Levers that the search chose stay: it goes on with the step that they make.
         changed = workload if outcome.levers is None else outcome.workload
-        run = _Refining(changed, outcome, call, options, refinement, interrupts)
+        policies = policy_outcomes(workload, outcome, options)
+        run = _Refining(changed, outcome, call, options, refinement, interrupts, policies)
         return run.plan(on_compiled)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A candidate to compile, of an outcome with the search's levers or, if it has its name, of one
+    with a `policy` in their place.
+    """
+
+    outcome: Outcome
+    candidate: Candidate
+    expected_seconds: float
+    policy: str = ""
 
 
 @dataclass
@@ -101,7 +123,9 @@ class _Refining:
     options: Options
     refinement: Refinement
     interrupts: Interrupts
-    trials: list[Trial] = field(default_factory=list)
+    # By name, with the best preset.
+    policies: Iterator[tuple[str, Outcome]]
+    all_trials: list[Trial] = field(default_factory=list)
     learned: list[LearnedPrices] = field(default_factory=list)
     known: KernelPrices = field(default_factory=KernelPrices)
     # Searched with the newest prices.
@@ -116,6 +140,11 @@ class _Refining:
             self.known = load_prices(self._prices_path(self.refinement.cache_folder))
 
     @property
+    def trials(self) -> list[Trial]:
+        """Those of the search's own levers."""
+        return [trial for trial in self.all_trials if not trial.policy]
+
+    @property
     def seconds_left(self) -> float:
         """Seconds on the clock."""
         return max(self.deadline_seconds - self.refinement.clock(), 0.0)
@@ -124,10 +153,10 @@ class _Refining:
         """The best plan, when there is no time, nothing faster, or the user wants no more."""
         ended = self._compile_all(on_compiled)
         self._keep_prices()
-        chosen = fastest(self.trials)
+        chosen = fastest(self.all_trials)
         if chosen is None:
             return self._without_compiled(ended)
-        plan = self.trials[chosen].plan
+        plan = self.all_trials[chosen].plan
         assert plan is not None  # noqa: S101 - what fits was compiled
         return replace(plan, refined=self._record(ended, chosen))
 
@@ -138,23 +167,39 @@ class _Refining:
                 self._search_again()
             if self.interrupts.is_asked:
                 return _ASKED
-            chosen = self._next()
+            chosen = self._next_policy() or self._next()
             if chosen is None:
                 return _DONE
             try:
                 with self.interrupts.raising():
-                    trial = self._compile(*chosen)
+                    trial = self._compile(chosen)
             except Terminated:
                 raise
             except KeyboardInterrupt:
                 return _ASKED
             if trial is None:
                 return _OVER
-            self.trials.append(trial)
-            has_new_prices = self._learn(trial)
+            self.all_trials.append(trial.under(chosen.policy) if chosen.policy else trial)
+            # Kernels of another step say little of those of this one.
+            has_new_prices = not chosen.policy and self._learn(trial)
             on_compiled(self._progress(trial))
 
-    def _next(self) -> tuple[Candidate, float] | None:
+    def _next_policy(self) -> "_Chosen | None":
+        """What people do in place of the levers, where it is expected to be near: as far off as the
+        best plan that was compiled is.
+        """
+        best = fastest(self.trials)
+        record = None if best is None else self.trials[best].record
+        if record is None or not record.compiled_seconds or len(self.trials) < len(self._first()):
+            return None
+        for policy, outcome in self.policies:
+            ratio = record.compiled_seconds / record.predicted_seconds
+            expected = ratio * outcome.best.estimate.step_seconds
+            if expected <= (1 + self.context.policy.near_preset) * record.compiled_seconds:
+                return _Chosen(outcome, outcome.best, expected, policy)
+        return None
+
+    def _next(self) -> "_Chosen | None":
         """The candidate to compile, and its step as it is expected to be; None if none promises
         enough.
         """
@@ -166,7 +211,7 @@ class _Refining:
         chosen = candidates.candidates[index]
         # By the name that the search has for it.
         named = next((c for c in first if c.point == chosen.point), chosen)
-        return named, float(candidates.expected_seconds()[index])
+        return _Chosen(self.outcome, named, float(candidates.expected_seconds()[index]))
 
     def _is_last(self) -> bool:
         """Whether the seconds that are left are for one compilation, by those that were made."""
@@ -189,9 +234,10 @@ class _Refining:
         # By the name that the search has for it.
         return [own if c.point == own.point else c for c in first.values()]
 
-    def _compile(self, candidate: Candidate, expected_seconds: float) -> Trial | None:
+    def _compile(self, chosen: "_Chosen") -> Trial | None:
         """Give a candidate to the compiler; None if the seconds were over before it was done."""
-        estimate = self.outcome.context.estimate(candidate.point)
+        outcome, candidate = chosen.outcome, chosen.candidate
+        estimate = outcome.context.estimate(candidate.point)
         assert estimate is not None  # noqa: S101 - the space is the same whatever the prices
         # The plan has the prediction that any plan has, without corrections.
         alone = replace(candidate, estimate=estimate)
@@ -205,13 +251,13 @@ class _Refining:
         )
         try:
             return compiled_trial(
-                self.outcome,
+                outcome,
                 alone,
                 self.call,
                 self.options,
                 confirmation,
-                expected_seconds=expected_seconds,
-                number=len(self.trials) + 1,
+                expected_seconds=chosen.expected_seconds,
+                number=len(self.all_trials) + 1,
             )
         except CompilerError as error:
             # That the seconds were over, or the compiler busy until then, is no fault of this plan.
@@ -222,7 +268,7 @@ class _Refining:
                 return None
             spent = self.refinement.clock() - start
             return failed_trial(
-                alone, error, expected_seconds=expected_seconds, spent_seconds=spent
+                alone, error, expected_seconds=chosen.expected_seconds, spent_seconds=spent
             )
 
     def _learn(self, trial: Trial) -> bool:
@@ -276,10 +322,10 @@ class _Refining:
         return max(limit / math.exp(math.fsum(logs) / len(logs)), 1.0)
 
     def _progress(self, trial: Trial) -> RefinementProgress:
-        best = fastest(self.trials)
+        best = fastest(self.all_trials)
         return RefinementProgress(
             compiled=trial.record,
-            best_seconds=None if best is None else self.trials[best].record.compiled_seconds,
+            best_seconds=None if best is None else self.all_trials[best].record.compiled_seconds,
             seconds_left=self.seconds_left,
         )
 
@@ -299,14 +345,14 @@ class _Refining:
             compiler=compiler,
             seconds=self.refinement.seconds,
             ended=ended,
-            compiled=tuple(t.record for t in self.trials),
+            compiled=tuple(t.record for t in self.all_trials),
             chosen=chosen,
         )
 
     def _without_compiled(self, ended: RefinementEnd) -> PlanRecord:
         """What is returned if no plan was confirmed: the search's own, if none was compiled."""
         title = COMPILERS[COMPILER_BY_PLATFORM[self.outcome.topology.platform]].title
-        refused = [t for t in self.trials if t.plan is not None]
+        refused = [t for t in self.all_trials if t.plan is not None]
         if refused:
             peaks = [t.record.compiled_bytes for t in refused if t.record.compiled_bytes]
             needs = f", the smallest with {bytes_text(min(peaks))} on each device" if peaks else ""
@@ -314,8 +360,8 @@ class _Refining:
                 f"{title} confirms none of the {len(refused)} plans that it was given{needs}; give "
                 "--refine more seconds, use more devices, a smaller batch, or bfloat16"
             )
-        if self.trials:
-            raise CompilerError(f"{title} failed: {self.trials[0].record.note}")
+        if self.all_trials:
+            raise CompilerError(f"{title} failed: {self.all_trials[0].record.note}")
         note = (
             f"{title} had compiled no plan when {ended}: this is the search's own; give --refine "
             f"more than {self.refinement.seconds:g} s"

@@ -1,13 +1,19 @@
 """One plan given to the compiler: what was predicted, expected and compiled."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from automap.config import Options
-from automap.errors import CompilerError
+from automap.errors import CompilerError, InputError
+from automap.jaxpr.blocks import BlockGroup, block_groups
 from automap.plan.record import PlanRecord
 from automap.plan.refined import CompiledPlanRecord
+from automap.planner.rebuild import levered_workload
 from automap.planner.records import Outcome
+from automap.planner.remat import KeptValues, keep_nothing, keep_products, remat_records
+from automap.planner.sharding import find
+from automap.program.trace import Workload
 from automap.search.context import Candidate
 from automap.space.point import Point
 from automap.step.call import TracedCall
@@ -20,16 +26,30 @@ from automap.verify.confirm import (
 )
 
 
+_POLICIES: Final[Mapping[str, Callable[[Sequence[BlockGroup]], KeptValues] | None]] = {
+    "all kept": None,
+    "nothing of each layer kept": keep_nothing,
+    "products of each layer kept": keep_products,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """A plan that was given to the compiler, and the `program` that it made, a serialized HLO
-    proto; `plan` is None where it failed, `program` where there is none.
+    proto; `plan` is None where it failed, `program` where there is none. `policy` is what people do
+    in place of the levers of the search; "" of a plan that has these.
     """
 
     point: Point
     record: CompiledPlanRecord
     plan: PlanRecord | None
     program: bytes | None
+    policy: str = ""
+
+    def under(self, policy: str) -> "Trial":
+        """The same of a policy in place of the search's levers."""
+        named = replace(self.record, plan=f"{self.record.plan}, {policy}")
+        return replace(self, record=named, policy=policy)
 
 
 def compiled_trial(
@@ -99,3 +119,52 @@ def fastest(trials: Sequence[Trial]) -> int | None:
         return (seconds is None, seconds or 0.0)
 
     return min((i for i, t in enumerate(trials) if t.record.fits), key=key, default=None)
+
+
+def policy_outcomes(
+    workload: Workload, levered: Outcome, options: Options
+) -> Iterator[tuple[str, Outcome]]:
+    """What people do in place of the levers that a search chose, in words, with the best preset
+    that fits: they keep all of the forward pass, nothing of each layer, or its products. What the
+    search chose itself is left out; of a step without levers there is nothing.
+    """
+    if levered.levers is None or workload.reemitter is None:
+        return
+    own = (
+        levered.levers if levered.levers.microbatches == 1 and not levered.levers.offload else None
+    )
+    groups, topology = block_groups(workload.reemitter.flat), levered.topology
+    options = replace(options, levers=())
+    for words, keep in _POLICIES.items():
+        records = () if keep is None else remat_records(groups, keep(groups))
+        levers, step = None, workload
+        if records:
+            levers = replace(
+                levered.levers, remat=records, microbatches=1, offload=(), recompute_seconds=0.0
+            )
+            step = levered_workload(workload, levers, topology.platform)
+        # A policy that changes nothing is the step as it is.
+        if keep is not None and (levers is None or (own is not None and records == own.remat)):
+            continue
+        outcome = _best_preset(step, levered, options)
+        if outcome is not None:
+            yield words, replace(outcome, levers=levers)
+
+
+def _best_preset(workload: Workload, levered: Outcome, options: Options) -> Outcome | None:
+    """The fastest preset that is predicted to fit, as the outcome of its search."""
+    names = levered.context.presets
+    try:
+        # A preset's own price takes no search, and each prices all of them.
+        context = find(workload, levered.topology, replace(options, preset=names[0])).context
+    except InputError:
+        return None
+    fitting = {
+        name: each.estimate.step_seconds
+        for name, each in context.best_per_preset.items()
+        if context.objective.fits(each.estimate)
+    }
+    if not fitting:
+        return None
+    chosen = min(fitting, key=fitting.__getitem__)
+    return find(workload, levered.topology, replace(options, preset=chosen))

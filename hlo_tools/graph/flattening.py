@@ -26,11 +26,13 @@ from hlo_tools.opcodes import (
     CONSTRAINT,
     CONSTRAINT_TARGET,
     CUSTOM_CALL,
+    DOT,
     DYNAMIC_SLICE,
     DYNAMIC_UPDATE_SLICE,
     IDENTITIES,
     MANUAL_ENTER,
     MANUAL_EXIT,
+    OUTER_PRODUCT,
 )
 from hlo_tools.rules.notation import Notation
 
@@ -71,6 +73,12 @@ def _copy(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tr
     if isinstance(result, int) and source in flat.constants:
         flat.constants[result] = flat.constants[source]
     return result
+
+
+def _dot(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
+    numbers = instruction.attributes.dot
+    sums = numbers is None or bool(numbers.lhs_contracting)
+    return flat.emit(DOT if sums else OUTER_PRODUCT, flat_leaves(operands), instruction)
 
 
 def _tuple(flat: Flattener, instruction: Instruction, operands: list[Tree]) -> Tree:
@@ -175,6 +183,7 @@ HANDLERS: Mapping[str, Handler] = {
     "constant": _constant,
     "conditional": _conditional,
     CUSTOM_CALL: _custom_call,
+    DOT: _dot,
     "get-tuple-element": _element,
     "tuple": _tuple,
     "while": while_loop,

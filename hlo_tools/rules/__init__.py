@@ -27,6 +27,7 @@ from hlo_tools.opcodes import (
     CUSTOM_CALL,
     ELEMENTWISE,
     NO_RULE_NEEDED,
+    OUTER_PRODUCT,
     PRODUCERS,
     RANDOM,
 )
@@ -64,6 +65,7 @@ RULES: Mapping[str, RuleFunction] = {
     "dynamic-update-slice": shape.dynamic_update_slice,
     "fft": by_dimension.fft,
     "gather": index.gather,
+    OUTER_PRODUCT: contract.dot,
     "pad": shape.pad,
     "ragged-dot": contract.ragged_dot,
     "reduce": by_dimension.reduce,

@@ -35,7 +35,7 @@ GOLDEN = {
     "COMMUTATIVE": "add multiply maximum minimum and or xor",
     "STRUCTURAL": STRUCTURAL,
     "NO_RULE_NEEDED": f"{STRUCTURAL} after-all add-dependency outfeed send send-done domain",
-    "ITERATING": f"{PRODUCTS} gather scatter custom-call",
+    "ITERATING": f"{PRODUCTS} outer-product gather scatter custom-call",
     "WHOLE_DIMENSIONS": f"{PRODUCTS} scatter gather reduce reduce-window",
     "OWN_KERNEL": OWN_KERNELS,
     "STORES_RESULT": "reduce dynamic-update-slice",
@@ -58,7 +58,7 @@ GOLDEN = {
     "REORDERS": "transpose reshape bitcast",
     "SAME_NUMBER": "copy bitcast convert reshape",
     "ELEMENT_BY_ELEMENT": f"""{UNARY} {BINARY} clamp select map constant iota partition-id
-    replica-id broadcast reshape transpose bitcast""",
+    replica-id broadcast reshape transpose bitcast outer-product""",
     "SUMS_AT_ONCE": "reduce scatter",
     "SUMS_APART": "reduce scatter dot",
     "PLAIN": """abs add and broadcast call concatenate constant convert copy cosine divide

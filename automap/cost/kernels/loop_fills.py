@@ -6,6 +6,8 @@ only allocated. A backend whose `loop_zeros` are "by number" writes these too wh
 begins with zeros of the same type and sizes: they are one tensor then, of which each gets a copy.
 So the stacks of GPT's one loop are allocated, those of T5's encoder and decoder are written
                                                                         -> in: `written_fills`
+Where "all" are written those of one loop that are alike are copies of one tensor, which one kernel
+writes                                                                  -> in: `_written_together`
 There writing goes by numbers, not bytes: bfloat16 and booleans take the time of float32, and of
 more than `fast_fill_bytes` a core three times that of memory accesses
                                                               -> in: `automap.cost.kernels.roofline`
@@ -46,6 +48,22 @@ def written_fills(
                 continue
             if writes_numbers:
                 kernel = replace(kernel, writes=(_by_number(graph, write),))
+        result.append(kernel)
+    return _written_together(graph, result) if loop_zeros == "all" else result
+
+
+def _written_together(graph: Graph, kernels: Sequence[Kernel]) -> list[Kernel]:
+    """The kernels; fills of one loop whose zeros are of the same type and sizes are one kernel."""
+    result = list[Kernel]()
+    places = dict[object, int]()
+    for kernel in kernels:
+        if is_fill(graph, kernel):
+            alike = kernel.op, _kind(graph, kernel.writes[0].value)
+            place = places.setdefault(alike, len(result))
+            if place < len(result):
+                first = result[place]
+                result[place] = replace(first, writes=(*first.writes, *kernel.writes))
+                continue
         result.append(kernel)
     return result
 

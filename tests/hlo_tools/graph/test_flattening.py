@@ -139,6 +139,26 @@ ENTRY main {{
     assert [o for o in _opcodes(graph) if o != "constant" or opcodes] == opcodes
 
 
+@pytest.mark.parametrize(
+    ("numbers", "result", "opcode"),
+    [
+        ("lhs_contracting_dims={}, rhs_contracting_dims={}", "4,6,4,6", "outer-product"),
+        (
+            "lhs_batch_dims={0}, rhs_batch_dims={0}, lhs_contracting_dims={}, "
+            "rhs_contracting_dims={}",
+            "4,6,6",
+            "outer-product",
+        ),
+        ("lhs_contracting_dims={1}, rhs_contracting_dims={1}", "4,4", "dot"),
+    ],
+)
+def test_a_dot_that_sums_over_nothing_is_an_outer_product(numbers, result, opcode):
+    graph = text_graph(
+        f"ENTRY m {{ x = f32[4,6] parameter(0) ROOT y = f32[{result}] dot(x, x), {numbers} }}"
+    )
+    assert _opcodes(graph) == [opcode]
+
+
 def test_what_runs_more_often_than_can_be_counted_is_refused():
     text = LOOP.replace("constant(5)", "constant(2000000000)")
     assert max(op.trip_count for op in text_graph(text).ops) == 2_000_000_000

@@ -59,6 +59,28 @@ def test_stacks_of_forward_loops_are_written_on_gpus_and_where_several_have_equa
     assert fills(loops(lengths, 8, 128), platform) == written * [((16, 8, 128), 4 * 16 * 8 * 128)]
 
 
+@pytest.mark.parametrize(
+    ("platform", "kernels"),
+    # Two stacks that are alike, and one that is longer.
+    [("cuda", [2, 1]), ("cpu", [])],
+)
+def test_stacks_of_one_loop_that_are_alike_are_written_by_one_kernel_on_gpus(platform, kernels):
+    def step(w, x):
+        def body(carry, _):
+            one, two = jnp.tanh(carry @ w), jnp.sin(carry)
+            return one, (one, two, jnp.concatenate((one, two)))
+
+        return w, jax.lax.scan(body, x, None, length=16)
+
+    shapes = (128, 128), (8, 128)
+    problem = problem_of(step, tuple(jax.ShapeDtypeStruct(shape, "float32") for shape in shapes))
+    found = build_tables(problem, platform).program.kernels
+    written = [k.writes for k in found if is_fill(problem.graph, k)]
+    assert [len(writes) for writes in written] == kernels
+    for writes in written:
+        assert len({problem.graph.values[access.value].dims for access in writes}) == 1
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool"])
 def test_writing_goes_by_numbers(dtype):
     for _, n_bytes in fills(loops((16, 16), 8, 128, dtype), "tpu"):
