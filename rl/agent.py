@@ -143,6 +143,8 @@ class Step:
     returns: Tensor
     discounts: Tensor
     after: Inputs
+    any_goes_on: bool = True
+    """Whether a state after counts for any of them."""
 
 
 def step_on(batch: Batch, device: str) -> Step:
@@ -152,7 +154,8 @@ def step_on(batch: Batch, device: str) -> Step:
         torch.from_numpy(array).to(device) for array in (t.actions, t.returns, t.discounts)
     )
     now, after = (network_inputs(states, device) for states in (t.now, t.after))
-    return Step(now, actions, returns, discounts, after)
+    # Asked on the host, which does not wait for the device.
+    return Step(now, actions, returns, discounts, after, any_goes_on=bool(t.discounts.any()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +193,16 @@ def errors(
     online: nn.Module, target: nn.Module, head: Head, step: Step, bootstrap: Bootstrap = "double"
 ) -> Errors:
     """How far the online network is from the targets."""
-    with torch.no_grad():
-        z_after = target(step.after)
-        # Double Q-learning: one network chooses the action, the other says what it is worth.
-        z_choosing = online(step.after) if bootstrap == "double" else z_after
-        best = head.q(z_choosing, step.after).argmax(1)
     z_now = online(step.now)
+    with torch.no_grad():
+        if step.any_goes_on:
+            z_after = target(step.after)
+            # Double Q-learning: one network chooses the action, the other says what it is worth.
+            z_choosing = online(step.after) if bootstrap == "double" else z_after
+        else:
+            # With whole returns no state after counts, and asking the networks is most of the work.
+            z_after = z_choosing = torch.zeros_like(z_now)
+        best = head.q(z_choosing, step.after).argmax(1)
     if head.distribution is None:
         return q_errors(head.q(z_now, step.now), head.q(z_after, step.after), best, step)
     return distribution_errors(z_now, z_after, best, head, step)

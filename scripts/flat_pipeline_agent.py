@@ -2,6 +2,7 @@
 flat vector, learns on generated problems, and answers new ones.
 
     python -m scripts.flat_pipeline_agent FOLDER --episodes 100000
+    python -m scripts.flat_pipeline_agent FOLDER --episodes 100000 --returns whole --seed 1
 
 State: C*, A* and W* of 128 points, over the greatest of all; the speed between any two devices,
 over the fastest; the boundaries so far. Actions: 128 numbers, in turns the next point and the next
@@ -11,14 +12,20 @@ Every problem is played EPISODES_EACH times, then another takes its place.
 
 gamma, batch, learning rate, capacity, alpha, beta, epsilon's way down and updates between targets
 are the paper's (section 5.1; an iteration is a decision), the network and what an update follows on
-are not given. It trained for ten million episodes. FOLDER keeps the run, and its agents after KEPT
-episodes and at the end; a run that was stopped goes on.
+are not given. It trained for ten million episodes.
+
+With whole returns nothing is discounted and the six decisions count together, so that an update has
+no estimate of a next state in it; replay is larger and updates are more frequent too. All else is
+as above.
+
+FOLDER keeps the runs, one for each kind of returns and seed, and the weights after KEPT episodes
+and at the end; a run that was stopped goes on.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, get_args
 
 import click
 import numpy as np
@@ -28,6 +35,8 @@ from automap.pipeline.online.strategy import CONFIGS
 from automap.pipeline.solvers.exact import Partition
 from automap.pipeline.value import value
 from rl.agent import Agent
+from rl.checkpoint import Checkpoint, load, save
+from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation, Outcome
 from rl.train import Trainer, one_thread
 
@@ -37,18 +46,31 @@ SIZE: Final = Size(stages=4, points=128, servers=4, per_server=8)
 N_ENVS: Final = 64
 EPISODES_EACH: Final = 50
 KEPT: Final = (10_000, 100_000, 1_000_000)
-UNTRAINED: Final = "paper's form, untrained"
 # Held-out problems are of other seeds.
 FIRST_SEED: Final = 3_000_000
+_LAST: Final = "last"
 _UNITS: Final = SIZE.servers * SIZE.per_server
 # A point and a unit for each boundary between stages.
 _STEPS: Final = 2 * (SIZE.stages - 1)
 # Three lines of costs, the speeds, the boundaries so far, and how far the game is.
 _FLAT: Final = 3 * SIZE.points + _UNITS**2 + _STEPS + 1
+Returns = Literal["discounted", "whole"]
+"""What an action is worth: gamma 0.6 and an estimate of the next state, or the episode's reward."""
 # The paper's numbers, with a larger network and as many games at once.
-CONFIG: Final = replace(
+_PAPERS: Final = replace(
     CONFIGS["faithful"], hidden=(256, 256, 256), warm_up=500, steps_per_update=N_ENVS
 )
+RETURNS: Final[Mapping[Returns, RainbowConfig]] = {
+    "discounted": _PAPERS,
+    "whole": replace(
+        _PAPERS,
+        gamma=1.0,
+        n_steps=_STEPS,
+        capacity=65_536,
+        steps_per_update=32,
+        epsilon=Linear(1.0, 0.1, 80_000),
+    ),
+}
 
 
 def problem_line(problem: Problem) -> np.ndarray:
@@ -172,19 +194,44 @@ def _bound_seconds(problem: Problem) -> float:
     return arrays.microbatches * float(arrays.forward[-1, -1] + arrays.backward[-1, -1])
 
 
-def checkpoint(folder: Path, episodes: int) -> Path:
-    """The run after so many episodes."""
-    return folder / f"flat-{episodes}.safetensors"
+@dataclass(frozen=True)
+class Kept:
+    """What a run of a seed had learnt after so many episodes."""
+
+    returns: Returns
+    seed: int
+    episodes: int
+    agent: Agent
+
+    @property
+    def name(self) -> str:
+        """What it is, whatever its seed."""
+        what = {"discounted": "paper's form", "whole": "with whole returns"}[self.returns]
+        return f"{what}, {self.episodes:,} episodes"
 
 
-def kept(folder: Path) -> dict[str, Agent]:
-    """By name: the untrained agent, and those that a run kept, by their episodes."""
-    named = {UNTRAINED: Trainer(GeneratedEnv(), CONFIG, seed=0).agent}
-    for episodes in sorted(int(path.stem.split("-")[1]) for path in folder.glob("flat-*")):
-        trainer = Trainer(GeneratedEnv(), CONFIG, seed=0)
-        trainer.restore(checkpoint(folder, episodes))
-        named[f"paper's form, {episodes:,} episodes"] = trainer.agent
-    return named
+def untrained() -> Agent:
+    """The paper's form before it learns; it plays alike with every seed and kind of returns."""
+    return Agent(GeneratedEnv().shape, _PAPERS, 0)
+
+
+def keep(folder: Path, kept: Kept) -> None:
+    """Write its weights."""
+    path = folder / f"{kept.returns}-{kept.seed}-{kept.episodes}.safetensors"
+    save(path, Checkpoint(kept.agent.weights(), {}))
+
+
+def all_kept(folder: Path) -> list[Kept]:
+    """Of all runs of a folder, by kind of returns, episodes and seed."""
+    shape, found = GeneratedEnv().shape, list[Kept]()
+    for returns, config in RETURNS.items():
+        for path in folder.glob(f"{returns}-*-*.safetensors"):
+            _, seed, episodes = path.stem.split("-")
+            if episodes != _LAST:
+                agent = Agent(shape, config, 0)
+                agent.begin_with(load(path).arrays)
+                found.append(Kept(returns, int(seed), int(episodes), agent))
+    return sorted(found, key=lambda kept: (kept.returns, kept.episodes, kept.seed))
 
 
 def played(agent: Agent, problems: list[Problem]) -> list[Partition]:
@@ -202,11 +249,13 @@ def played(agent: Agent, problems: list[Problem]) -> list[Partition]:
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--episodes", default=100_000, show_default=True)
-def main(folder: Path, episodes: int) -> None:
+@click.option("--returns", type=click.Choice(get_args(Returns)), default="discounted")
+@click.option("--seed", default=0, show_default=True)
+def main(folder: Path, episodes: int, returns: Returns, seed: int) -> None:
     """Train, or go on where the folder's run is."""
     folder.mkdir(parents=True, exist_ok=True)
-    trainer, part = Trainer(GeneratedEnv(), CONFIG, seed=0), 10_000
-    last = folder / "last.safetensors"
+    trainer, part = Trainer(GeneratedEnv(), RETURNS[returns], seed), 10_000
+    last = folder / f"{returns}-{seed}-{_LAST}.safetensors"
     if last.exists():
         trainer.restore(last)
     while trainer.steps < episodes * _STEPS:
@@ -214,10 +263,9 @@ def main(folder: Path, episodes: int) -> None:
         done = trainer.steps // _STEPS // part * part + part
         trainer.run(done * _STEPS)
         trainer.save(last)
-        if done in KEPT:
-            trainer.save(checkpoint(folder, done))
+        if done in KEPT or done >= episodes:
+            keep(folder, Kept(returns, seed, done, trainer.agent))
         click.echo(f"{done:,} episodes")
-    trainer.save(checkpoint(folder, trainer.steps // _STEPS // part * part))
 
 
 if __name__ == "__main__":

@@ -16,17 +16,27 @@ from automap.pipeline.agent.play import Score, beam, greedy, infer, infer_by
 from automap.pipeline.agent.problems import Problem, Size, generate
 from automap.pipeline.solvers.exact import Partition, solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search
+from scripts.tables import spread
 
 
 # Sums in another order differ by less.
 HIT = 1e-6
 MOST_WORK = 300_000_000
 """Of the exact solver for one problem, about two seconds."""
-METRICS = ("mean gap", "median", "worst", "within 1 %", "optimum hit", "none", "ms")
+_METRICS = {
+    "mean gap": "{:.2%}",
+    "median": "{:.2%}",
+    "worst": "{:.2%}",
+    "within 1 %": "{:.2f}",
+    "optimum hit": "{:.2f}",
+    "none": "{:.0f}",
+    "ms": "{:.1f}",
+}
+"""How each is written."""
 AGENT, UNLEARNED = "agent", "without learning"
 METHOD_HEADER = [
     "method",
-    *(column for metric in METRICS for column in (metric, UNLEARNED)),
+    *(column for metric in _METRICS for column in (metric, UNLEARNED)),
     "agent better",
     "equal",
     "without learning better",
@@ -94,27 +104,37 @@ class Gaps:
     gaps: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-    def cells(self) -> list[str]:
-        """As `METRICS` says."""
+    def numbers(self) -> list[float]:
+        """As `_METRICS` says, nan where there is none."""
         # Not below the optimum: a rounding would count as a better plan.
         gaps = np.maximum(self.gaps, 0.0)
         fits = gaps[np.isfinite(gaps)]
-        shares = [np.mean(fits), np.median(fits), np.max(fits)] if len(fits) else []
-        return [
-            *([f"{share:.2%}" for share in shares] or ["-"] * 3),
-            f"{(gaps <= 0.01).mean():.2f}",
-            f"{(gaps <= HIT).mean():.2f}",
-            str(len(gaps) - len(fits)),
-            f"{1e3 * np.median(self.seconds):.1f}" if self.seconds else "-",
-        ]
+        shares = [np.mean(fits), np.median(fits), np.max(fits)] if len(fits) else [np.nan] * 3
+        hits = (gaps <= 0.01).mean(), (gaps <= HIT).mean()
+        took = 1e3 * np.median(self.seconds) if self.seconds else np.nan
+        return [float(n) for n in (*shares, *hits, len(gaps) - len(fits), took)]
 
 
-def paired_cells(gaps: Gaps, unlearned: Gaps | None) -> list[str]:
-    """As `METHOD_HEADER` says after the method, which may have nothing to learn."""
+def _metric_cells(runs: Sequence[Gaps]) -> list[str]:
+    """Of runs that differ by their seeds: medians, and the least and greatest."""
+    columns = zip(*(run.numbers() for run in runs), strict=True)
+    return [
+        "-" if np.isnan(values).any() else spread(values, text.format)
+        for text, values in zip(_METRICS.values(), columns, strict=True)
+    ]
+
+
+def paired_cells(runs: Sequence[Gaps], unlearned: Gaps | None) -> list[str]:
+    """As `METHOD_HEADER` says after the method, which may have nothing to learn; problems are
+    counted once for each of the runs, which differ by their seeds.
+    """
+    cells = _metric_cells(runs)
     if unlearned is None:
-        return [*(cell for own in gaps.cells() for cell in (own, "-")), *"---"]
-    columns = zip(gaps.cells(), unlearned.cells(), strict=True)
-    return [*(cell for pair in columns for cell in pair), *compared(gaps.gaps, unlearned.gaps)]
+        return [*(cell for own in cells for cell in (own, "-")), *"---"]
+    columns = zip(cells, _metric_cells([unlearned]), strict=True)
+    own = [gap for run in runs for gap in run.gaps]
+    counts = compared(own, unlearned.gaps * len(runs))
+    return [*(cell for pair in columns for cell in pair), *counts]
 
 
 def compared(agent: Sequence[float], unlearned: Sequence[float]) -> list[str]:
@@ -133,10 +153,10 @@ def method_rows(
     """A row for each method on (problem, V of its optimum in seconds)."""
     names = [f"{who}, {method}" for method in played for who in (AGENT, UNLEARNED)]
     gaps = measured(problems, {name: METHODS[name] for name in (*baselines, *names)})
-    rows = [[name, *paired_cells(gaps[name], None)] for name in baselines]
+    rows = [[name, *paired_cells([gaps[name]], None)] for name in baselines]
     for method in played:
         own, other = (gaps[f"{who}, {method}"] for who in (AGENT, UNLEARNED))
-        rows.append([method, *paired_cells(own, other)])
+        rows.append([method, *paired_cells([own], other)])
     return rows
 
 

@@ -6,13 +6,15 @@ paper's form of the agent.
         --flat FOLDER
 
 The first page has the tables held-out, unproven and profiles, the second table 8 and baseline, and
-with table 8 the figures 12 to 15. FOLDER is of `scripts.flat_pipeline_agent`. Gaps are above the
+with table 8 the figures 12 to 15. FOLDER is of `scripts.flat_pipeline_agent`, with medians over
+its seeds and the least and greatest. Gaps are above the
 optimum that the exact solver proved; problems for which it could not, in two seconds, are left
 out and counted. Milliseconds are of the processor, in one thread, medians.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 import os
 from pathlib import Path
 import platform
@@ -42,6 +44,7 @@ from models.gpt import gpt_124m
 from models.resnet import resnet_50
 from rl.agent import Agent
 from scripts import flat_pipeline_agent
+from scripts.flat_pipeline_agent import RETURNS, Kept
 from scripts.pipeline_agent_cases import (
     AGENT,
     METHOD_HEADER,
@@ -57,7 +60,7 @@ from scripts.pipeline_agent_cases import (
     paired_cells,
 )
 from scripts.reproduce_pipelines import CONFIGURATIONS, MICROBATCHES, MODELS, Case, profile
-from scripts.tables import made_by, markdown, replace_table
+from scripts.tables import made_by, markdown, replace_table, spread
 
 
 COMMAND = "python -m scripts.reproduce_pipeline_agent"
@@ -96,6 +99,9 @@ TABLE_8 = [
     "greedy, gap",
     UNLEARNED,
     "paper's form: pivots",
+    "device cuts",
+    "gap",
+    "with whole returns: pivots",
     "device cuts",
     "gap",
     "untrained",
@@ -146,11 +152,11 @@ def _flat_gaps(agent: Agent, proven: list[tuple[Problem, float]]) -> Gaps:
     return Gaps([p.seconds / least - 1 for p, (_, least) in zip(ended, proven)], [])
 
 
-def baseline(flat: Mapping[str, Agent]) -> list[list[str]]:
+def baseline(flat: Sequence[Kept]) -> list[list[str]]:
     """Rows of all methods, and of the paper's form of the agent, on problems as the paper
     generates them and on ours, in its setting.
     """
-    rows = []
+    rows, unlearned = [], flat_pipeline_agent.untrained()
     for what, make in (
         ("as the paper's", generate_as_paper),
         ("mixed distributions", generate_plain),
@@ -164,9 +170,10 @@ def baseline(flat: Mapping[str, Agent]) -> list[list[str]]:
                 proven.append((problem, solved.best.seconds))
         cells = method_rows(proven, BASELINE_METHODS, BASELINE_PLAYED)
         rows += [[what, *row] for row in cells]
-        flat_gaps = {name: _flat_gaps(agent, proven) for name, agent in flat.items()}
-        untrained = flat_gaps.pop(flat_pipeline_agent.UNTRAINED, None)
-        rows += [[what, name, *paired_cells(own, untrained)] for name, own in flat_gaps.items()]
+        untrained = _flat_gaps(unlearned, proven)
+        for name, runs in groupby(flat, key=lambda kept: kept.name):
+            gaps = [_flat_gaps(kept.agent, proven) for kept in runs]
+            rows.append([what, name, *paired_cells(gaps, untrained)])
     return rows
 
 
@@ -208,8 +215,8 @@ def on_profiles(cases: list[Case]) -> list[list[str]]:
     return rows
 
 
-def table_8(case: Case, flat: Mapping[str, Agent]) -> list[str]:
-    """The agent's answer, and that of the paper's form which trained longest, beside the optimum,
+def table_8(case: Case, flat: Sequence[Kept]) -> list[str]:
+    """The agent's answer, and that of the paper's form after the most episodes, beside the optimum,
     in the paper's setting.
     """
     arrays = case.arrays()
@@ -235,31 +242,42 @@ def table_8(case: Case, flat: Mapping[str, Agent]) -> list[str]:
     ]
 
 
-def flat_cells(case: Case, flat: Mapping[str, Agent]) -> list[str]:
-    """Pivots, device cuts and gap of the last of the agents, which knows no other size, and the
-    untrained one's gap.
+def flat_cells(case: Case, flat: Sequence[Kept]) -> list[str]:
+    """Of each kind of returns, after its most episodes, pivots and device cuts of the seed in the
+    middle, and the gaps; and the untrained agent's gap. They know no other size.
     """
-    size = flat_pipeline_agent.SIZE
+    size, n_cells = flat_pipeline_agent.SIZE, 3 * len(RETURNS) + 1
     if not flat or case.stages != size.stages:
-        return ["-"] * 4
+        return ["-"] * n_cells
     # Its points are fixed, so that the model is coarsened to as many; segments end at cuts, and
     # what is after the last is one more.
     points = coarsen(case.points.profile, size.points - 1)
-    exact = replace(case, points=points)
     if points.n_points != size.points:
-        return [f"{points.n_points} points", "-", "-", "-"]
-    problem = Problem(exact.arrays(), case.fabric, case.stages)
+        return [f"{points.n_points} points", *"-" * (n_cells - 1)]
+    problem = Problem(replace(case, points=points).arrays(), case.fabric, case.stages)
     least = optimum(problem.arrays, case.stages).best
 
-    def gap(played: Partition) -> str:
-        if least is None or not np.isfinite(played.seconds):
-            return "OOM"
-        return f"{played.seconds / least.seconds - 1:.2%}"
+    def answer(agent: Agent) -> Partition:
+        return flat_pipeline_agent.played(agent, [problem])[0]
 
-    agents = list(flat.values())[-1], flat[flat_pipeline_agent.UNTRAINED]
-    trained, untrained = (flat_pipeline_agent.played(agent, [problem])[0] for agent in agents)
-    cuts = _inner(trained.cuts), _inner(trained.device_cuts)
-    return [*cuts, gap(trained), gap(untrained)]
+    def gap(seconds: float) -> str:
+        if least is None or not np.isfinite(seconds):
+            return "OOM"
+        return f"{seconds / least.seconds - 1:.2%}"
+
+    cells = []
+    for returns in RETURNS:
+        own = [kept for kept in flat if kept.returns == returns]
+        most = max((kept.episodes for kept in own), default=0)
+        answers = [answer(kept.agent) for kept in own if kept.episodes == most]
+        answers.sort(key=lambda partition: partition.seconds)
+        if not answers:
+            cells += ["-"] * 3
+            continue
+        middle = answers[len(answers) // 2]
+        cells += [_inner(middle.cuts), _inner(middle.device_cuts)]
+        cells.append(spread((partition.seconds for partition in answers), gap))
+    return [*cells, gap(answer(flat_pipeline_agent.untrained()).seconds)]
 
 
 def _inner(boundaries: np.ndarray) -> str:
@@ -319,7 +337,7 @@ def main(
     """Judge the shipped weights."""
     warm_up()
     chosen = tables or TABLES
-    flat = {} if folder is None else flat_pipeline_agent.kept(folder)
+    flat = [] if folder is None else flat_pipeline_agent.all_kept(folder)
     texts: dict[str, str] = {}
     header = ["problems", "proven", *METHOD_HEADER]
     if "held-out" in chosen:

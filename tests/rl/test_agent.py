@@ -62,6 +62,31 @@ def test_single_q_by_hand():
     assert result.surprises.tolist() == [151.25 - 11.0, 26.0]
 
 
+class Unasked(torch.nn.Module):
+    """A target network that nobody may ask."""
+
+    def forward(self, seen):
+        raise AssertionError("asked")
+
+
+class Tilted(Table):
+    """Z [m, A, 3], of which the atoms differ."""
+
+    def forward(self, seen):
+        return super().forward(seen) * torch.tensor([0.0, 0.5, -0.25])
+
+
+@pytest.mark.parametrize("distribution", [None, Distribution(n_atoms=3, low=-30.0, high=30.0)])
+def test_where_all_episodes_end_no_network_is_asked_of_the_states_after(distribution):
+    online, target = ((Tilted if distribution else Table)([1.0, 1.0]) for _ in range(2))
+    # The first goes on in one of them, so that both networks are asked there.
+    ended = replace(STEP, discounts=torch.zeros(2), any_goes_on=False)
+    asked = errors(online, target, Head(distribution), STEP)
+    alone = errors(online, Unasked(), Head(distribution), ended)
+    assert alone.losses[1].item() == pytest.approx(asked.losses[1].item(), rel=1e-6)
+    assert alone.losses[0].item() != pytest.approx(asked.losses[0].item(), rel=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["flat", "per-action"])
 def test_plain_output_layers_are_the_advantages_alone(kind):
     shape = EnvShape(n_envs=1, n_actions=2, n_flat=2, n_features=1)

@@ -26,11 +26,22 @@ def test_better_equal_and_worse_are_counted_problem_by_problem():
 
 def test_every_metric_of_the_agent_is_beside_that_without_learning():
     agent, unlearned = Gaps([0.0, 0.5], [1.0, 2.0]), Gaps([0.25, 0.5], [3.0, 4.0])
-    cells = paired_cells(agent, unlearned)
+    cells = paired_cells([agent], unlearned)
     assert len(cells) == len(METHOD_HEADER) - 1
-    assert cells[0:-3:2] == agent.cells() and cells[1:-3:2] == unlearned.cells()
+    assert cells[:4] == ["25.00%", "37.50%", "25.00%", "37.50%"]
+    assert cells[-5:-3] == ["1500.0", "3500.0"]
     assert cells[-3:] == ["1", "1", "0"]
-    assert paired_cells(agent, None)[1::2][:7] == ["-"] * 7
+    assert paired_cells([agent], None)[1::2][:7] == ["-"] * 7
+
+
+def test_runs_of_other_seeds_are_a_median_with_the_least_and_greatest():
+    runs = [Gaps([0.0, gap]) for gap in (0.2, 0.4, 1.0)]
+    cells = paired_cells(runs, Gaps([0.1, 0.4]))
+    assert cells[0] == "20.00% (10.00% to 50.00%)" and cells[1] == "25.00%"
+    # Nobody measured them.
+    assert cells[-5:-3] == ["-", "-"]
+    # Two problems of three runs.
+    assert cells[-3:] == ["4", "1", "1"]
 
 
 def test_rows_are_of_the_same_problems():
@@ -41,5 +52,5 @@ def test_rows_are_of_the_same_problems():
     for method in PLAYED:
         names = [f"{who}, {method}" for who in ("agent", "without learning")]
         own = measured([(problem, best.seconds)], {name: METHODS[name] for name in names})
-        gaps = [each.cells()[0] for each in own.values()]
+        gaps = [f"{each.numbers()[0]:.2%}" for each in own.values()]
         assert rows[method][:2] == gaps
