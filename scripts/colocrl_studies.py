@@ -10,14 +10,13 @@ large        the paper's policy on the large RNNLM, and three other ways to lear
                memory      the policy begins at the placement of `memory`, which fits
 controllers  the same number of updates by 1, 2 and 4 controllers, each in a process of its own
 measured     rewards by seconds of steps on fake CPU devices, as `colocrl-measured` has them
-constants    numbers of the machine that are halved: what baselines and the search then make of it
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 import time
-from typing import Any, Final
+from typing import Final
 
 import jax
 import numpy as np
@@ -30,14 +29,13 @@ from automap.placement.operators import step_operators
 from automap.placement.prices import price_all
 from automap.placement.search import Placed, Search
 from automap.placement.simulation import Simulator, placed_machine
-from automap.placement.strategies import descended, least_seconds, mcmc
+from automap.placement.strategies import least_seconds, mcmc
 from automap.placement.tasks import placement_problem
 from automap.program.trace import trace_step
 from automap.runtime.placement import measured_seconds
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
-from automap.topology import Graph, get_graph, get_topology, topology_graph
-from automap.topology.graph import Node
+from automap.topology import get_topology, topology_graph
 from models.lenet import lenet_tiny
 from rl.fleets import ProcessFleet
 from rl.metrics import CsvLog, SequenceRow
@@ -264,95 +262,10 @@ def _measured(folder: Path, seeds: int, updates: int) -> list[list[str]]:
     return kept(folder, "measured", rows)
 
 
-CONSTANTS_HEADER = [
-    "Inception-v3, 4 GPUs: halved",
-    "value",
-    "from",
-    "one GPU, s",
-    "best baseline, s",
-    "a descent from it, s",
-    "one GPU / descent",
-]
-
-
-def _device(name: str, fields: Sequence[str]) -> Callable[[Graph], Graph]:
-    def halved(graph: Graph) -> Graph:
-        def node(it: Node) -> Node:
-            if it.device.name != name:
-                return it
-            changes: dict[str, Any] = {f: getattr(it.device, f) / 2 for f in fields}
-            return replace(it, device=replace(it.device, **changes))
-
-        return replace(graph, devices=tuple(node(it) for it in graph.devices))
-
-    return halved
-
-
-def _link(name: str, field_name: str) -> Callable[[Graph], Graph]:
-    def halved(graph: Graph) -> Graph:
-        links = (
-            replace(it, **{field_name: getattr(it, field_name) / 2})
-            if it.name.startswith(name)
-            else it
-            for it in graph.links
-        )
-        return replace(graph, links=tuple(links))
-
-    return halved
-
-
-CONSTANTS: Final[Mapping[str, Callable[[Graph], Graph]]] = {
-    "nothing": lambda graph: graph,
-    "K80: share of peak in products": _device("k80", ["matmul_efficiency"]),
-    "K80: share of memory's rate": _device("k80", ["memory_efficiency"]),
-    "K80: seconds of a launch": _device("k80", ["launch_seconds"]),
-    "Haswell: shares of both": _device("haswell", ["matmul_efficiency", "memory_efficiency"]),
-    "PCIe: rate": _link("pcie", "bytes_per_s"),
-    "PCIe: latency": _link("pcie", "latency_seconds"),
-    "slots of boards: rate": _link("slot", "bytes_per_s"),
-    "memory bus: rate": _link("memory-bus", "bytes_per_s"),
-}
-
-
-def _differences(known: Graph, other: Graph) -> tuple[str, str]:
-    """Values of the fields of a device or link that differ, and the documents they are from."""
-    pairs = [
-        *((a.device, b.device) for a, b in zip(known.devices, other.devices, strict=True)),
-        *zip(known.links, other.links, strict=True),
-    ]
-    values, documents = dict[str, None](), dict[str, None]()
-    for a, b in pairs:
-        for it in fields(a):
-            if getattr(a, it.name) != getattr(b, it.name):
-                values[f"{getattr(a, it.name):g}"] = None
-                sources = (s for s in a.source if it.name in s.field or s.field == "all")
-                documents.update(dict.fromkeys(s.document for s in sources))
-    return ", ".join(values), "; ".join(documents)
-
-
-def _constants(folder: Path, seeds: int, updates: int) -> list[list[str]]:
-    operators = traced(MODELS["Inception-v3"].target)
-    known = get_graph("haswell-4xk80")
-
-    def row(name: str) -> list[str]:
-        graph = CONSTANTS[name](known)
-        problem = placement_problem(operators, graph.platform, graph.kinds)
-        search = Search(Simulator(problem, placed_machine(graph)))
-        one = baselines.single(search)
-        others = [each(search) for each in (baselines.expert, baselines.heft, baselines.m_sct)]
-        best = min((one, *others), key=lambda p: p.rank)
-        found = descended(search, best)
-        gain = f"{one.seconds / found.seconds:.2f}"
-        return [name, *_differences(known, graph), *map(text, ([one], [best], [found])), gain]
-
-    return [kept(folder, f"constant {n}", lambda n=n: row(n)) for n in CONSTANTS]
-
-
 TABLES: Final[Mapping[str, Table]] = {
     "large": Table(LARGE_HEADER, _large),
     "controllers": Table(CONTROLLERS_HEADER, _controllers),
     "measured": Table(MEASURED_HEADER, _measured),
-    "constants": Table(CONSTANTS_HEADER, _constants),
 }
 
 

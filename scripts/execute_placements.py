@@ -16,7 +16,7 @@ other processes took more than MOST_OTHERS of the processors' time, what was mea
 again, TRIES times at most.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 import json
 import os
@@ -44,7 +44,7 @@ from automap.cost.profile import Transfer, TransferTime
 from automap.runtime.placement import measured_seconds
 from automap.runtime.transfer import send
 from automap.step.step import traced_call
-from automap.topology import Topology, get_topology
+from automap.topology import Level, Topology, get_topology
 from models import inception, lenet, rnnlm
 from models.training import Target
 from scripts.tables import made_by, markdown, replace_table
@@ -196,16 +196,20 @@ def machine(folder: Path) -> Topology:
     os.sched_setaffinity(0, set(alone))
     if not (folder / "links.json").exists():
         run_pair("links", folder)
-    rows = [
+    level = link(json.loads((folder / "links.json").read_text()))
+    return replace(get_topology("cpu:2"), device=made.topology.device, levels=(level,))
+
+
+def link(rows: Sequence[Mapping[str, Any]]) -> Level:
+    """The link of two processors whose transfers and sums take what `links` measured."""
+    times = [
         TransferTime(
             signature=Transfer(kind=row["kind"], sizes=(2,), axis=0, n_bytes=row["bytes"]),
             seconds=row["seconds"],
         )
-        for row in json.loads((folder / "links.json").read_text())
+        for row in rows
     ]
-    nominal = get_topology("cpu:2")
-    level = fit_level(nominal, 0, rows)
-    return replace(nominal, device=made.topology.device, levels=(level,))
+    return fit_level(get_topology("cpu:2"), 0, times)
 
 
 def table(folder: Path) -> list[list[str]]:
@@ -230,11 +234,14 @@ def table(folder: Path) -> list[list[str]]:
     for (name, strategy), path in plans.items():
         plan = automap.Plan.load(path)
         seconds = json.loads((folder / path.name.replace("plan", "seconds", 1)).read_text())
-        simulated = plan.predicted.step_seconds
         used = len(plan.placement.used) if plan.placement else 0
-        numbers = [f"{simulated * 1e3:.1f}", f"{seconds * 1e3:.1f}"]
-        rows.append([name, strategy, str(used), *numbers, f"{simulated / seconds - 1:+.0%}"])
+        rows.append([name, strategy, str(used), *compared(plan.predicted.step_seconds, seconds)])
     return rows
+
+
+def compared(simulated: float, measured: float) -> list[str]:
+    """Both in milliseconds, and by how much the simulation is above what was measured."""
+    return [f"{simulated * 1e3:.1f}", f"{measured * 1e3:.1f}", f"{simulated / measured - 1:+.0%}"]
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

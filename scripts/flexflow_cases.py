@@ -26,7 +26,7 @@ from automap.simulate.operators.build import operator_graph
 from automap.simulate.operators.configuration import Configuration, Split, data_parallel, spread
 from automap.simulate.operators.graph import Layer, OperatorGraph, graph_layers
 from automap.simulate.operators.network import DeviceNetwork, device_network, first_devices
-from automap.topology import get_topology
+from automap.topology import Topology, get_topology
 from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import FactorKind
 from models import alexnet, inception, nmt, resnet, rnnlm, rnntc
@@ -80,9 +80,9 @@ class Case:
         return Simulator(self.graph, self.network, configurations)
 
 
-def case(name: str, cluster: str, n_devices: int) -> Case:
+def case(name: str, cluster: str | Topology, n_devices: int) -> Case:
     """A model on so many devices of a cluster."""
-    topology = get_topology(cluster)
+    topology = get_topology(cluster) if isinstance(cluster, str) else cluster
     batch = MODELS[name].per_device * n_devices
     problem = _problem(name, batch)
     if problem.batch_class is None:

@@ -173,6 +173,8 @@ class PlacementRecord:
         """Raise `PlanError` for a device or operator that is not there, and for an equation in two
         tasks.
         """
+        if not self.devices:
+            raise refuse("devices", [], "one at least")
         allowed = f"0 to {len(self.devices) - 1}, the devices"
         for index, operator in enumerate(self.operators):
             if operator.device >= len(self.devices):
@@ -191,6 +193,16 @@ class PlacementRecord:
                 stored = "" if number is None else f", stored with {self._name(number)}"
                 raise refuse(f"input_devices[{index}]", device, f"{allowed}, or null{stored}")
         self._check_tasks()
+        self._check_arrays()
+        self._check_transfers(allowed)
+
+    def _check_arrays(self) -> None:
+        for index, array in enumerate(self.arrays):
+            if array.equation is None and array.number >= len(self.input_devices):
+                known = f"0 to {len(self.input_devices) - 1}, an input"
+                raise refuse(f"arrays[{index}].number", array.number, known)
+
+    def _check_transfers(self, allowed: str) -> None:
         for index, move in enumerate(self.transfers):
             if move.maker is not None and move.maker >= len(self.tasks):
                 known = f"0 to {len(self.tasks) - 1}, a task, or null"
@@ -266,7 +278,7 @@ def check_placement(record: PlacementRecord, device_names: Sequence[str], n_inpu
     if len(record.input_devices) != n_inputs:
         allowed = f"{n_inputs}, one for each input"
         raise refuse("placement.input_devices", len(record.input_devices), allowed)
-    if record.n_split and len(record.input_operators) != n_inputs:
+    if (record.n_split or record.input_operators) and len(record.input_operators) != n_inputs:
         allowed = f"{n_inputs}, one for each input of a step with split operators"
         raise refuse("placement.input_operators", len(record.input_operators), allowed)
 
@@ -303,7 +315,7 @@ def class_names(record: PlacementRecord) -> Mapping[int, str]:
     """
     names: dict[int, str] = {}
     for array in record.arrays:
-        if array.equation is None and record.input_operators:
+        if array.equation is None and array.number < len(record.input_operators):
             stored = record.input_operators[array.number]
             for dim, each in enumerate(array.classes):
                 if stored is not None and each is not None:

@@ -66,6 +66,7 @@ def _with_task(given: PlacementRecord, **changes: Any) -> PlacementRecord:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (lambda r: replace(r, devices=()), r"devices: got \[\]; allowed: one at least"),
         (lambda r: _with_operator(r, device=2), r"operators\[0\].device: got 2.*of 'w #1'"),
         (lambda r: _with_task(r, operator=7), r"tasks\[1\].operator: got 7; allowed: 0 to 1"),
         (lambda r: _with_task(r, equations=((3, 3),)), r"tasks\[1\].*3 of 'w #2' is in task 0"),
@@ -75,6 +76,12 @@ def _with_task(given: PlacementRecord, **changes: Any) -> PlacementRecord:
         (
             lambda r: replace(r, input_devices=(None, 5), input_operators=(None, 1)),
             r"input_devices\[1\]: got 5.*stored with 'w #2'",
+        ),
+        (
+            lambda r: replace(
+                r, arrays=(PlacedArrayRecord(equation=None, number=2, classes=(0,)),)
+            ),
+            r"arrays\[0\].number: got 2; allowed: 0 to 1, an input",
         ),
         (
             lambda r: replace(r, transfers=(replace(r.transfers[0], target=3),)),
@@ -116,6 +123,12 @@ def test_more_than_a_device_holds_is_refused_with_the_operator(
     check_fits(given, (8, 17))
     with pytest.raises(PlanError, match=message):
         check_fits(given, memory_bytes)
+
+
+def test_operators_of_inputs_are_as_many_as_inputs_or_none() -> None:
+    given = replace(record(), input_operators=(0,))
+    with pytest.raises(PlanError, match=r"placement.input_operators: got 1; allowed: 2"):
+        check_placement(given, ["a", "b"], 2)
 
 
 def test_numbers_are_ranges_and_back() -> None:
