@@ -41,6 +41,8 @@ def test_an_hlo_dump_is_planned_without_its_source(tmp_path):
     [
         (["plan", "tests.steps:nothing", "--topology", "v5e:2x4"], 2, "has no function nothing"),
         (["plan", "absent:f", "--topology", "v5e:2x4"], 2, "cannot import absent"),
+        (["plan", "train.py:f", "--topology", "v5e:2x4"], 2, "such as train:FUNCTION in"),
+        (["plan", "./src/train:f", "--topology", "v5e:2x4"], 2, "such as train:FUNCTION in"),
         (["plan", "absent.hlo", "--topology", "v5e:2x4"], 2, "No such file"),
         (["plan", "tests.steps:mlp", "--topology", "v9:2x4"], 2, "v9:2x4"),
         (
