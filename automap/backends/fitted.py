@@ -116,6 +116,13 @@ class CoreNumbers:
     window_share: float
     window_part: int
     kept_bytes: float
+    place_bytes: int
+    most_kept: int
+    least_row_kept: int
+
+    def keeps_greatest(self, row: int, kept: int) -> bool:
+        """Whether a top-k of rows of so many keeps the greatest as it reads, and does not sort."""
+        return kept <= self.most_kept and row >= self.least_row_kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

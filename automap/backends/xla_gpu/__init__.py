@@ -6,8 +6,8 @@ Its pipeline makes all collectives asynchronous and moves their ends behind inde
 Operations that need memory beside their operands and results            -> in: `_WORKSPACES`
 
     sort           in place of a copy of its operands, together with the places of a stable sort
-    top-k          more than 16, or of fewer than 1024 numbers, by sorting numbers and places;
-                   else a kernel of its own keeps the greatest
+    top-k          of many, or of short rows, by sorting numbers and places; else a kernel of its
+                   own keeps the greatest (`CoreNumbers.keeps_greatest`)
     convolution    the library pads both ends alike: an operand that is padded otherwise is copied
                    with its padding
     ragged-dot     operands whose rows belong to groups, once for each group
@@ -25,7 +25,7 @@ from typing import Final
 
 from automap.backends.arrays import Scratch, item_bytes
 from automap.backends.base import Backend, CompiledCollectives
-from automap.backends.fitted import FittedFile
+from automap.backends.fitted import FittedFile, core_numbers
 from automap.backends.xla_gpu.loop_layouts import relaid_scratch, relaid_stacks
 from automap.backends.xla_gpu.nccl import NCCL
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
@@ -35,10 +35,7 @@ from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import CONVOLUTION, LOOP_ENTER, OWN_KERNEL, RAGGED_DOT, SORT, TOP_K
 
 
-# Numbers of 32 bits, whatever is sorted.
-_PLACE_BYTES: Final = 4
-_MOST_KEPT: Final = 16
-_LEAST_IN_ROW: Final = 1024
+_FITTED: Final = FittedFile(folder="xla_gpu", file="defaults.toml")
 
 
 def _scratch(graph: Graph) -> list[Scratch]:
@@ -57,16 +54,17 @@ def _sort(graph: Graph, index: int, op: Op) -> list[Scratch]:
     # What is no data, such as places, is nowhere yet.
     sizes = [item_bytes(graph, v) for v in op.inputs if not graph.varies[v]]
     if len(op.inputs) == 1:
-        sizes.append(_PLACE_BYTES)
+        sizes.append(core_numbers(_FITTED).place_bytes)
     return [Scratch(index, index, value, size) for size in sizes]
 
 
 def _top_k(graph: Graph, index: int, op: Op) -> list[Scratch]:
-    value = op.inputs[0]
+    value, numbers = op.inputs[0], core_numbers(_FITTED)
     length, k = graph.values[value].dims[-1], graph.values[op.outputs[0]].dims[-1]
-    if k <= _MOST_KEPT and length >= _LEAST_IN_ROW:
+    if numbers.keeps_greatest(length, k):
         return []
-    return [Scratch(index, index, value, size) for size in (item_bytes(graph, value), _PLACE_BYTES)]
+    sizes = (item_bytes(graph, value), numbers.place_bytes)
+    return [Scratch(index, index, value, size) for size in sizes]
 
 
 def _convolution(graph: Graph, index: int, op: Op) -> list[Scratch]:
@@ -150,7 +148,7 @@ XLA_GPU: Final = Backend(
     # A softmax and its gradient are kernels of Triton's, which write over nothing.
     beside_sums="anew",
     layout="rows",
-    fitted=FittedFile(folder="xla_gpu", file="defaults.toml"),
+    fitted=_FITTED,
     tiles=LIBTPU,
     effects=EFFECTS,
     scratch=_scratch,

@@ -37,10 +37,7 @@ from hlo_tools.rules import Rule
 
 
 Numbers = TypeVar("Numbers", float, np.ndarray)
-_PLACE_BYTES = 4
 _MOST_THREADS = 1024
-# More are sorted, and so are those of short rows (`automap.backends.xla_gpu`).
-_MOST_KEPT, _LEAST_IN_ROW = 16, 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +109,15 @@ def core_work(graph: Graph, op: Op, rule: Rule, numbers: CoreNumbers) -> CoreWor
     dims, factors = graph.values[op.inputs[0]].dims, rule.operands[0]
     if op.opcode == SORT:
         n_bytes = sum(_item_bytes(graph, v) for v in op.inputs)
-        n_bytes += _PLACE_BYTES if len(op.inputs) == 1 else 0
+        n_bytes += numbers.place_bytes if len(op.inputs) == 1 else 0
         (along,) = op.instruction.dimensions
         each = sort_work(dims[along], n_bytes, numbers)
     elif op.opcode == TOP_K:
         kept, n_bytes = graph.values[op.outputs[0]].dims[-1], _item_bytes(graph, op.inputs[0])
-        if kept > _MOST_KEPT or dims[-1] < _LEAST_IN_ROW:
-            each = sort_work(dims[-1], n_bytes + _PLACE_BYTES, numbers)
-        else:
+        if numbers.keeps_greatest(dims[-1], kept):
             each = top_k_work(dims[-1], kept, numbers)
+        else:
+            each = sort_work(dims[-1], n_bytes + numbers.place_bytes, numbers)
     elif op.opcode == "reduce-window":
         dims, factors = graph.values[op.outputs[0]].dims, rule.results[0]
         taps = math.prod(w.size for w in op.instruction.attributes.window)

@@ -129,6 +129,10 @@ def kernel_shape(graph: Graph, op: Op, rule: Rule, dtype: str) -> KernelShape:
     plain = KernelShape("", dtype, family, element_class(element))
     if not dtype or op.opcode not in CONTRACTIONS:
         return plain
+    tensors = [graph.values[v].dims for v in (*op.inputs[:2], op.outputs[0])]
+    # What multiplies nothing takes a launch, whatever library it is for.
+    if any(0 in sizes for sizes in tensors):
+        return plain
     dims = (*rule.operands[:2], rule.results[0])
     roles = tuple(_role(factor, dims) for factor in range(len(rule.factors)))
     numbers = op.instruction.attributes.conv
@@ -137,7 +141,6 @@ def kernel_shape(graph: Graph, op: Op, rule: Rule, dtype: str) -> KernelShape:
         if dtype in PART_TYPES:
             dtype, sizes = PART_TYPES[dtype], _sizes_of_parts(roles, sizes)
         return replace(plain, kind="dot", dtype=dtype, roles=roles, sizes=tuple(sizes))
-    tensors = [graph.values[v].dims for v in (*op.inputs[:2], op.outputs[0])]
     whole = _whole_convolution(op, numbers, tensors, dtype)
     return replace(
         plain,

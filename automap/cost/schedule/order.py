@@ -12,12 +12,16 @@ of a loop reads, as the stacking of residuals. They may run at any time from whe
 there to the end of the loop. Products of one operand that make gradients in a loop are one product,
 as XLA:GPU merges them (dot_merger.cc), and stand where the last of them does: a sum of one of them
 is not ready before                                                          -> in: `_merged`
+Nor is the sum over rows that makes a gradient before the last element-by-element kernel that reads
+the same array, as XLA:GPU makes one kernel of both (multi_output_fusion.cc)
+                                                                      -> in: `_summed_beside`
 LATE kernels are those of the update: they wait for sums, and only the end of the step and the
 gathers of what they make wait for them. Neither of them makes data for the others.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+import math
 
 import numpy as np
 
@@ -28,7 +32,7 @@ from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER, LOOP_EXIT
+from hlo_tools.opcodes import CONTRACTIONS, ELEMENTWISE, LOOP_ENTER, LOOP_EXIT, REDUCTIONS
 
 
 KERNEL, SPARE, LATE, ENTER, EXIT = range(5)
@@ -41,7 +45,8 @@ class Places:
 
     `ready` and `needed` are boundaries, `share` is an incidence's part of the times its row runs in
     a step; `incidences` are those of `Edges` in this order. `rank` is the order in which those that
-    go together are merged: of what a loop hands on, the place among all that it does.
+    go together are merged: of what a loop hands on, the place among all that it does. `dtype` is a
+    number for the type of what is summed, as sums of several types are not merged; 0 of all else.
     """
 
     first: np.ndarray
@@ -50,6 +55,7 @@ class Places:
     needed: np.ndarray
     share: np.ndarray
     rank: np.ndarray
+    dtype: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ def program_order(
 ) -> Order:
     """Slots of a program, and the places of its edges; `position` [ops] is the schedule."""
     graph = problem.graph
-    position = _merged(problem, position)
+    position = _summed_beside(problem, kernels, _merged(problem, position))
     slots = [
         (
             int(position[k.op]),
@@ -109,7 +115,11 @@ def program_order(
     # What LATE kernels make does not count: only the step's end, and gathers of new parameters,
     # wait for it.
     made_at = _made_at(graph, position, set(columns[columns[:, 1] != LATE, 4].tolist()))
-    data = [max((made_at[v] for v in graph.ops[op].inputs), default=-1) for op in columns[:, 4]]
+    # Slots at one place wait for none of each other.
+    data = [
+        max((made_at[v] for v in graph.ops[op].inputs if made_at[v] != place), default=-1)
+        for place, op in columns[:, [0, 4]]
+    ]
     read_at = _read_at(graph, position, set(columns[:, 4].tolist()))
     read = [min((read_at[v] for v in graph.ops[op].outputs), default=-1) for op in columns[:, 4]]
     # Slots at one place are one product, which waits for what any of them reads.
@@ -131,6 +141,7 @@ def program_order(
             *_result_positions(problem, results, position, made_at),
             at,
             rank=_places_among_results(graph)[results.incidences[:, 1]],
+            dtype=_dtypes(graph)[results.incidences[:, 1]],
         ),
     )
 
@@ -160,11 +171,12 @@ def _kind(problem: Problem, op: Op, index: int) -> int:
 
 def _is_gradient(problem: Problem, op: Op, index: int) -> bool:
     """Whether an op is a product of the backward pass whose result is of a parameter."""
-    return (
-        op.opcode in CONTRACTIONS
-        and problem.phases[index] == Phase.BACKWARD
-        and problem.storage.side[op.outputs[0]] != Side.NONE
-    )
+    return op.opcode in CONTRACTIONS and _is_of_parameter(problem, op, index)
+
+
+def _is_of_parameter(problem: Problem, op: Op, index: int) -> bool:
+    is_backward = problem.phases[index] == Phase.BACKWARD
+    return is_backward and problem.storage.side[op.outputs[0]] != Side.NONE
 
 
 def _merged(problem: Problem, position: np.ndarray) -> np.ndarray:
@@ -191,6 +203,42 @@ def _merged(problem: Problem, position: np.ndarray) -> np.ndarray:
             seen.update(members)
             merged[members] = position[members].max()
     return merged
+
+
+def _summed_beside(problem: Problem, kernels: Sequence[Kernel], position: np.ndarray) -> np.ndarray:
+    """`position` [ops] with that of the kernel which a sum over rows becomes part of."""
+    graph, loops = problem.graph, innermost_loops(problem.graph)
+    # By (loop, array) where the last kernel stands that reads it element by element.
+    last: dict[tuple[int, int], int] = {}
+    sums: list[tuple[Kernel, list[tuple[int, int]]]] = []
+    for kernel in kernels:
+        op = graph.ops[kernel.op]
+        if loops[kernel.op] < 0 or not op.outputs:
+            continue
+        is_sum = op.opcode in REDUCTIONS and _is_of_parameter(problem, op, kernel.op)
+        size = _size(graph, (op.inputs if is_sum else op.outputs)[0])
+        reads = [
+            (loops[kernel.op], access.value)
+            for access in kernel.reads
+            if _size(graph, access.value) == size
+        ]
+        if is_sum:
+            # A sum of what several arrays make is by itself: they are multiplied before.
+            sums.append((kernel, reads if len(reads) == 1 else []))
+        elif op.opcode in ELEMENTWISE:
+            for read in reads:
+                last[read] = max(last.get(read, -1), int(position[kernel.op]))
+    moved = position.copy()
+    for kernel, reads in sums:
+        # One of what another has summed is behind it.
+        made_by = [graph.values[access.value].producer for access in kernel.reads]
+        behind = [int(moved[op]) for op in (kernel.op, *made_by) if op >= 0]
+        moved[kernel.op] = max([*behind, *(last.get(read, -1) for read in reads)])
+    return moved
+
+
+def _size(graph: Graph, value: int) -> int:
+    return math.prod(graph.values[value].dims)
 
 
 def _is_late(problem: Problem, op: int) -> bool:
@@ -284,6 +332,12 @@ def _places_among_results(graph: Graph) -> np.ndarray:
     return np.where(place < np.iinfo(np.int64).max, place, 0)
 
 
+def _dtypes(graph: Graph) -> np.ndarray:
+    """A number for the element type of each value."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(v.dtype, len(numbers)) for v in graph.values], np.int64)
+
+
 def _outermost_end(problem: Problem, position: np.ndarray) -> np.ndarray:
     """For each op the position of the end of the outermost loop around it; its own if there is
     none.
@@ -307,6 +361,7 @@ def _places(
     needed: np.ndarray,
     at: np.ndarray,
     rank: np.ndarray | None = None,
+    dtype: np.ndarray | None = None,
 ) -> Places:
     row, trips = edges.incidences[:, 0], edges.incidences[:, 4]
     # Sorted by row, so that `first` says where those of each row are.
@@ -322,4 +377,5 @@ def _places(
         share=(trips / total[row])[order],
         # Gathers in the order in which they are read.
         rank=(before if rank is None else rank)[order],
+        dtype=np.zeros(len(row), np.int64) if dtype is None else dtype[order],
     )

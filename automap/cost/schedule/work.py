@@ -94,10 +94,9 @@ def device_work(
             chosen = is_here & collectives.combinable & wanted
             at, each = _spread(places, collectives.edge[chosen], seconds[chosen])
             if messages is not None and len(at):
-                parts = _repeat(places, collectives.edge[chosen], messages[chosen])
-                rows = (order.loop[boundary[at]], places.rank[at], boundary[at], parts)
-                boundary = boundary.copy()
-                boundary[at] = together(*rows, is_first=into is prefetch)
+                columns = np.stack((messages, collectives.kind, collectives.mask))
+                rows = _repeat(places, collectives.edge[chosen], columns[:, chosen])
+                boundary = _merged(order, places, at, boundary, rows, is_first=into is prefetch)
             if into is backlog:
                 sums = np.array([places.ready[at], boundary[at]])
             elif into is prefetch:
@@ -128,6 +127,24 @@ def device_work(
         urgent_needed=needed[by_need],
         urgent_seconds=each[by_need],
     )
+
+
+def _merged(
+    order: Order,
+    places: Places,
+    at: np.ndarray,
+    boundary: np.ndarray,
+    rows: np.ndarray,
+    *,
+    is_first: bool,
+) -> np.ndarray:
+    """`boundary` [incidences], but for those `at` where their messages are; `rows` [3, those] are
+    the part of a full message that each is, its kind and its axes.
+    """
+    moved, loop = boundary.copy(), order.loop[boundary[at]]
+    group = np.stack((loop, rows[1], rows[2], places.dtype[at])).astype(np.int64)
+    moved[at] = together(group, places.rank[at], boundary[at], rows[0], is_first=is_first)
+    return moved
 
 
 def _gathered_at(n: int, ready: np.ndarray, needed: np.ndarray) -> np.ndarray:
@@ -178,7 +195,7 @@ def _is_new(
 
 
 def together(
-    loop: np.ndarray,
+    group: np.ndarray,
     rank: np.ndarray,
     place: np.ndarray,
     messages: np.ndarray,
@@ -188,28 +205,30 @@ def together(
     """Where the messages are that collectives go in, [collectives]: at the first or the last place
     of those that are one.
 
-    `loop` and `place` are the loop around each, -1 for none, and its boundary; they are merged in
-    the order of `rank`; `messages` is the part of a full message that each is. What is more than
-    one goes alone (collective_combiner_utils.h, CombineInstructionsByKey).
+    `group` [4, collectives] is the loop around each, -1 for none, its kind, the axes that it is
+    over, and `Places.dtype`: those that differ in one are never merged. `place` is its boundary;
+    they are merged in the order of `rank`; `messages` is the part of a full message that each is.
+    What is more than one goes alone (collective_combiner_utils.h, CombineInstructionsByKey).
     """
-    first = _first_of_message(loop, messages, np.lexsort((rank, loop)))
+    first = _first_of_message(group, messages, np.lexsort((rank, *group[::-1])))
     moved = place.copy()
     (np.minimum if is_first else np.maximum).at(moved, first, place)
     return moved[first]
 
 
 @compiled
-def _first_of_message(loop: np.ndarray, messages: np.ndarray, order: np.ndarray) -> np.ndarray:
+def _first_of_message(group: np.ndarray, messages: np.ndarray, order: np.ndarray) -> np.ndarray:
     """The collective that begins the message of each, itself if it goes alone; `order` lists them
-    by loop and rank.
+    by group and rank.
     """
     first = np.arange(len(order))
     # The message that is being filled: how full it is, and the one that begins it.
     full, begin = 0.0, -1
     for each in order:
-        if loop[each] < 0 or messages[each] > 1:
+        if group[0, each] < 0 or messages[each] > 1:
             continue
-        if begin < 0 or loop[each] != loop[begin] or full + messages[each] > 1:
+        is_other = begin < 0 or (group[:, each] != group[:, begin]).any()
+        if is_other or full + messages[each] > 1:
             begin, full = each, 0.0
         first[each] = begin
         full += messages[each]
@@ -217,8 +236,8 @@ def _first_of_message(loop: np.ndarray, messages: np.ndarray, order: np.ndarray)
 
 
 def _repeat(places: Places, edge: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Numbers of `edge` rows for each incidence of theirs, as `_spread` lists them."""
-    return np.repeat(numbers, places.first[edge + 1] - places.first[edge])
+    """Numbers [..., edge] for each incidence of these rows, as `_spread` lists them."""
+    return np.repeat(numbers, places.first[edge + 1] - places.first[edge], axis=-1)
 
 
 def _spread(places: Places, edge: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -163,6 +163,9 @@ def test_features_that_are_split_are_fewer():
         (lambda x: jnp.sort(x, axis=1), [(ROWS, 0)]),
         (lambda x: jnp.cumsum(x, axis=0), [(0, LENGTH)]),
         (_convolved, [(0, SIDE, SIDE, FEATURES), FILTERS]),
+        (_convolved, [(ROWS, SIDE, SIDE, 0), (*FILTERS[:2], 0, FILTERS[3])]),
+        (_convolved, [(ROWS, SIDE, SIDE, FEATURES), (*FILTERS[:3], 0)]),
+        (lambda x, y: x @ y, [(ROWS, 0), (0, LENGTH)]),
     ],
 )
 def test_nothing_takes_no_time_beyond_its_kernels(step, shapes):

@@ -54,8 +54,9 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
     )
     opcodes = np.array([problem.graph.ops[op].opcode for op in order.op])
     summed = np.flatnonzero(work.sum_at >= 0)
-    assert set(opcodes[summed]) == {"dot"}
-    in_loop = summed[order.loop[summed] >= 0]
+    # Beside products only sums over rows, that of a bias with the residual stream.
+    assert set(opcodes[summed]) == {"dot", "add", "reduce"}
+    in_loop = summed[(order.loop[summed] >= 0) & (opcodes[summed] == "dot")]
     # Queries, keys, values, and the three other weights of a layer.
     assert len(in_loop) == 6
     # Those of queries, keys and values read the same activations and are one product: all of them
@@ -75,6 +76,37 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
     # Before a sum begins only spare kernels make it, from data that is there before.
     made_from = work.made_from[work.sum_at[in_loop]]
     assert (made_from == work.data_at[in_loop]).all() and (made_from < work.sum_at[in_loop]).all()
+
+
+def test_a_sum_over_rows_is_ready_with_the_last_kernel_that_reads_its_rows():
+    """The gradient of a bias sums what the residual stream is added to afterwards."""
+
+    def layer(h, w):
+        return h + jnp.tanh(h @ w["up"]) @ w["down"] + w["bias"], None
+
+    def step(weights, x):
+        gradients = jax.grad(lambda w: (jax.lax.scan(layer, x, w)[0] ** 2).mean())(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+    stack = jax.ShapeDtypeStruct((3, 32, 32), "float32")
+    bias = jax.ShapeDtypeStruct((3, 32), "float32")
+    args = ({"up": stack, "down": stack, "bias": bias}, jax.ShapeDtypeStruct((64, 32), "float32"))
+    problem = trace_step(step, args, platform="cuda").problem
+    order, graph = build_tables(problem, "cuda").order, problem.graph
+    opcodes = np.array([graph.ops[op].opcode for op in order.op])
+    in_loop = np.flatnonzero(order.loop[:-1] >= 0)
+    first, again = (int(slot) for slot in in_loop if opcodes[slot] == "reduce")
+    (rows,) = {
+        v for v in graph.ops[int(order.op[first])].inputs if graph.values[v].dims == (64, 32)
+    }
+    # The residual stream of the layer before: the only other that reads it, but for products.
+    stream = int(order.merged[first])
+    assert opcodes[stream] == "add" and rows in graph.ops[int(order.op[stream])].inputs
+    # It waits for the product that goes back through both weights, and the sum does with it.
+    back = [slot for slot in in_loop if opcodes[slot] == "dot" and order.kind[slot] != SPARE]
+    assert order.data_at[first] == order.data_at[stream] == max(back) + 1 <= first
+    # Over dimensions of one element it is summed again, which is no later.
+    assert order.merged[again] == stream
 
 
 def test_a_product_is_merged_with_those_of_one_operand_only():
@@ -137,6 +169,9 @@ def test_what_the_update_gathers_of_what_was_made_is_behind_the_passes():
 messages_of_loops = st.lists(
     st.tuples(
         st.integers(-1, 3),
+        st.integers(0, 1),
+        st.integers(0, 1),
+        st.integers(0, 1),
         st.integers(0, 20),
         st.integers(0, 20),
         st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.5]),
@@ -149,14 +184,16 @@ messages_of_loops = st.lists(
 @settings(max_examples=200, deadline=None)
 def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows, is_first):
     """Against a walk through each loop that begins a message where one more would be too much."""
-    loop, rank, place, part = (
-        (np.array(column) for column in zip(*rows)) if rows else np.zeros((4, 0))
+    loop, kind, axes, dtype, rank, place, part = (
+        (np.array(column) for column in zip(*rows)) if rows else np.zeros((7, 0))
     )
-    loop, rank, place = (column.astype(int) for column in (loop, rank, place))
-    got = together(loop, rank, place, part.astype(float), is_first=is_first)
+    rank, place = rank.astype(int), place.astype(int)
+    group = np.stack((loop, kind, axes, dtype)).astype(int)
+    got = together(group, rank, place, part.astype(float), is_first=is_first)
     expected = place.copy()
-    for each in set(loop.tolist()) - {-1}:
-        here = [i for i in range(len(rows)) if loop[i] == each and part[i] <= 1]
+    groups = [tuple(column) for column in group.T.tolist()]
+    for each in {g for g in groups if g[0] >= 0}:
+        here = [i for i in range(len(rows)) if groups[i] == each and part[i] <= 1]
         messages = [[]]
         for i in sorted(here, key=lambda i: rank[i]):
             if sum(part[j] for j in messages[-1]) + part[i] > 1:
