@@ -100,7 +100,7 @@ def _memory(choice: Choice, points: Points, s: int) -> dict[str, float]:
         "activations": waiting / replicas,
         "temporaries": (arrays.working_bytes[i, j] + 2 * arrays.cut_bytes[i]) / replicas,
     }
-    return _with_parameters(held, points.parameter_bytes[i, j])
+    return _with_parameters(held, float(points.parameter_bytes[i, j]))
 
 
 def _with_parameters(held: Mapping[str, float], parameters: float) -> dict[str, float]:
