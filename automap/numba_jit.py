@@ -74,18 +74,6 @@ def compiled(function: _Function) -> _Function:
     return dispatcher
 
 
-def is_compiled(function: Callable[..., object]) -> bool:
-    """Whether a `compiled` function need not be compiled: it is in memory, or on disk for arguments
-    of some types.
-    """
-    dispatcher: Any = function
-    if dispatcher.signatures:
-        return True
-    folder = dispatcher.stats.cache_path
-    index = f"{_cache_name(dispatcher.py_func)}*.nbi"
-    return folder is not None and any(Path(folder).glob(index))
-
-
 @contextlib.contextmanager
 def compilation_heard(on_compile: Callable[[], None]) -> Iterator[None]:
     """Call a function whenever numba begins to compile another one, which takes up to seconds."""

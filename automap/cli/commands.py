@@ -46,6 +46,7 @@ PLAN: Final = Command(
         "an XLA dump folder. The current folder is searched for the module.",
         table("Strategies", choices.STRATEGIES),
         table("Strategies of --space pipeline", choices.PIPELINE_STRATEGIES),
+        table("Strategies of --space hybrid", choices.HYBRID_STRATEGIES),
         table("Strategies of --space placement", choices.PLACEMENT_STRATEGIES),
         table("Strategies of --space streams", choices.STREAM_STRATEGIES),
         table("Presets", choices.PRESETS),

@@ -14,8 +14,7 @@ and the plan's gap is B over that bound, less one. A partition is simulated befo
 Strategies: `exact` and `auto` go over all choices three times: even splits, local search from them,
 and the exact solver (`automap.pipeline.solvers.exact`), each time in the order of what is known by
 then. The first takes milliseconds a choice, so that there is a plan soon, and a bound near the
-optimum before anything is solved; the last is left out if its solver is not compiled yet and there
-is no time for that                                                             -> in: `_Search`
+optimum before anything is solved                                               -> in: `_Search`
 
 Interleaved pipelines have a search of their own, which proves nothing
 (`automap.pipeline.interleaved`): it comes before the exact solver, and in its place the least step
@@ -57,7 +56,7 @@ from automap.pipeline.schedules import (
     Schedule,
     pass_order,
 )
-from automap.pipeline.solvers.exact import Partition, Solved, compile_seconds, solve
+from automap.pipeline.solvers.exact import Partition, Solved, solve
 from automap.pipeline.solvers.local import at_servers, even_split, local_search
 from automap.pipeline.solvers.stage_options import least_bytes
 from automap.pipeline.task_graph import StageSeconds, pipeline_seconds, stage_seconds
@@ -184,13 +183,6 @@ class _Search:
     def go_over(self, strategy: "PipelineStrategy") -> None:
         """Give every choice to a strategy; raises `OutOfBudget` once there is a pipeline."""
         deadline = self._limits.deadline
-        compiling = compile_seconds() if strategy is _exact else 0.0
-        if self.best and deadline.seconds_left < compiling and not deadline.interrupts.is_asked:
-            raise OutOfBudget(
-                f"there was no time to compile the exact solver, which takes some {compiling:g} s "
-                "of processor time once "
-                "per machine: plan again with a larger budget"
-            )
         # The round proves anew: only the last round's bounds are of all choices.
         self.bound_seconds, self.is_proven = np.inf, True
         for stages, terms in sorted(self._known, key=lambda choice: self._known[choice]):

@@ -192,6 +192,9 @@ class _Refining:
         record = None if best is None else self.trials[best].record
         if record is None or not record.compiled_seconds or len(self.trials) < len(self._first()):
             return None
+        # Pricing them takes time too.
+        if not self.seconds_left:
+            return None
         for policy, outcome in self.policies:
             ratio = record.compiled_seconds / record.predicted_seconds
             expected = ratio * outcome.best.estimate.step_seconds

@@ -125,8 +125,9 @@ def policy_outcomes(
     workload: Workload, levered: Outcome, options: Options
 ) -> Iterator[tuple[str, Outcome]]:
     """What people do in place of the levers that a search chose, in words, with the best preset
-    that fits: they keep all of the forward pass, nothing of each layer, or its products. What the
-    search chose itself is left out; of a step without levers there is nothing.
+    that fits: they keep all of the forward pass, or where the options allow to compute it again,
+    nothing of each layer, or its products. What the search chose itself is left out; of a step
+    without levers there is nothing.
     """
     if levered.levers is None or workload.reemitter is None:
         return
@@ -134,8 +135,11 @@ def policy_outcomes(
         levered.levers if levered.levers.microbatches == 1 and not levered.levers.offload else None
     )
     groups, topology = block_groups(workload.reemitter.flat), levered.topology
+    may_keep_less = bool({"auto", "remat"} & set(options.levers))
     options = replace(options, levers=())
     for words, keep in _POLICIES.items():
+        if keep is not None and not may_keep_less:
+            continue
         records = () if keep is None else remat_records(groups, keep(groups))
         levers, step = None, workload
         if records:
@@ -153,7 +157,10 @@ def policy_outcomes(
 
 def _best_preset(workload: Workload, levered: Outcome, options: Options) -> Outcome | None:
     """The fastest preset that is predicted to fit, as the outcome of its search."""
-    names = levered.context.presets
+    # Not the first there is, which may not divide the batch.
+    names = list(levered.context.best_per_preset)
+    if not names:
+        return None
     try:
         # A preset's own price takes no search, and each prices all of them.
         context = find(workload, levered.topology, replace(options, preset=names[0])).context

@@ -6,11 +6,11 @@ only allocated. A backend whose `loop_zeros` are "by number" writes these too wh
 begins with zeros of the same type and sizes: they are one tensor then, of which each gets a copy.
 So the stacks of GPT's one loop are allocated, those of T5's encoder and decoder are written
                                                                         -> in: `written_fills`
-Where "all" are written those of one loop that are alike are copies of one tensor, which one kernel
-writes                                                                  -> in: `_written_together`
 There writing goes by numbers, not bytes: bfloat16 and booleans take the time of float32, and of
 more than `fast_fill_bytes` a core three times that of memory accesses
                                                               -> in: `automap.cost.kernels.roofline`
+Where "all" are written those of one loop that are alike are copies of one tensor, which one kernel
+writes                                                                  -> in: `_written_together`
 """
 
 from collections import defaultdict

@@ -7,9 +7,9 @@ Separated first with factors that are known only after the loop kept back; where
 with a second loop for gradients that need a sum over the whole batch.
 
 The arguments do not say which arrays hold the samples: frozen weights, of a base model under
-adapters or of a teacher, are no state either. The leading size that most arrays share is tried
-first, then the others; the batch is the one along which the step can be separated, with at least
-half of its products in the loops                                   -> in: `batch_leaves`
+adapters or of a teacher, are no state either. The batch is the leading size along which the step
+can be separated with most of its products in the loops, at least half of them; of several with as
+many, the one that most arrays share                                -> in: `_most_in_loops`
 """
 
 from collections import Counter
@@ -42,6 +42,8 @@ from automap.step.call import TracedCall
 # The fewest samples that code treats as a batch.
 SMALLEST = 2
 _PRODUCTS: Final = frozenset({"conv_general_dilated", "dot_general", "ragged_dot"})
+# Of its products in the loops, for a step to gain from microbatches.
+_LEAST_SHARE: Final = 0.5
 
 # Which samples of the batch are a microbatch: a run of them, or every m-th one, so that each part
 # of a batch that is split in runs has its share of every microbatch.
@@ -83,19 +85,18 @@ def separate(
     if len(candidates) == 1:
         return _separated(call, candidates[0], microbatches, rewritten, order)
     refusals: dict[tuple[int, ...], Exception] = {}
-    for leaves in candidates:
-        try:
-            program = _separated(call, leaves, microbatches, rewritten, order)
-        except (InputError, NotSeparableError) as refusal:
-            refusals[leaves] = refusal
-            continue
-        if _loops_have_the_work(program):
-            return program
-        refusals[leaves] = NotSeparableError(
-            "most products of the step are computed without the samples; it gains nothing from "
-            "microbatches"
-        )
-    raise refusals[batch_leaves(call)]
+
+    def in_microbatches(leaves: tuple[int, ...]) -> MicrobatchProgram:
+        return _separated(call, leaves, microbatches, rewritten, order)
+
+    separated = _most_in_loops(candidates, in_microbatches, refusals)
+    if separated is not None:
+        return separated[1]
+    gains_nothing = NotSeparableError(
+        "most products of the step, or all of it, are computed without the samples; it gains "
+        "nothing from microbatches"
+    )
+    raise refusals.get(batch_leaves(call), gains_nothing)
 
 
 def _separated(
@@ -225,28 +226,52 @@ def batch_leaves(call: TracedCall) -> tuple[int, ...]:
     candidates = _candidates(call)
     if len(candidates) == 1:
         return candidates[0]
-    refused = []
-    for leaves in candidates:
+
+    def in_fewest_parts(leaves: tuple[int, ...]) -> MicrobatchProgram:
         size = call.jaxpr.in_avals[leaves[0]].shape[0]
         parts = next((n for n in range(2, size + 1) if size % n == 0), 2)
+        return _separated(call, leaves, parts, as_it_is, "runs")
+
+    refusals: dict[tuple[int, ...], Exception] = {}
+    separated = _most_in_loops(candidates, in_fewest_parts, refusals)
+    if separated is not None:
+        return separated[0]
+    return _first_traced(call, list(refusals) or candidates)
+
+
+def _most_in_loops(
+    candidates: Sequence[tuple[int, ...]],
+    separated: Callable[[tuple[int, ...]], MicrobatchProgram],
+    refusals: dict[tuple[int, ...], Exception],
+) -> tuple[tuple[int, ...], MicrobatchProgram] | None:
+    """The first of the candidates with most products in its loops, and its program; None if none
+    has half of them there. `refusals` get why the step is not separated along others.
+    """
+    most, best = 0.0, None
+    for leaves in candidates:
         try:
-            program = _separated(call, leaves, parts, as_it_is, "runs")
-        except (InputError, NotSeparableError):
-            refused.append(leaves)
+            program = separated(leaves)
+        except (InputError, NotSeparableError) as refusal:
+            refusals[leaves] = refusal
             continue
-        if _loops_have_the_work(program):
-            return leaves
-    return _first_traced(call, refused or candidates)
+        share = _share_in_loops(program)
+        if share >= _LEAST_SHARE and share > most:
+            most, best = share, (leaves, program)
+        if share == 1.0:
+            break
+    return best
 
 
-def _loops_have_the_work(program: MicrobatchProgram) -> bool:
-    """Whether most products are computed for each sample: not so along weights that only a part of
-    the step is computed with, as the members of an ensemble.
+def _share_in_loops(program: MicrobatchProgram) -> float:
+    """The part of a step's products that is computed for each sample: small along weights that only
+    a part of the step is computed with, as the members of an ensemble. 0 without a loop.
     """
     inside = sum(_products(one.loop) for one in program.passes)
     outside = sum(_products(one.middle) for one in program.passes)
     outside += _products((*program.before, *program.after))
-    return bool(program.passes) and inside >= outside
+    if not program.passes:
+        return 0.0
+    return inside / (inside + outside) if inside + outside else 1.0
 
 
 def _products(eqns: Iterable[Any]) -> int:

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from automap.deadline import Deadline
-from automap.numba_jit import Array, compiled, inner, inner_making_arrays, is_compiled
+from automap.numba_jit import Array, compiled, inner, inner_making_arrays
 from automap.pipeline.arrays import Arrays, divisible_by
 from automap.pipeline.solvers.bounds import least_seconds, sum_least
 from automap.pipeline.solvers.stage_options import (
@@ -42,10 +42,8 @@ MOST_WORK: Final = 1_000_000_000
 """Transitions and comparisons of tails after which a run gives up its proof: some seconds."""
 # Relative: a partition that was priced in another order of sums still counts as under the bound.
 _ROUNDING: Final = 1e-9
-# The slowest of 23 runs on BERT-48 did 1e8 a processor second, the fastest 9e8; compiling: x86_64,
-# 2026-11.
+# The slowest of 23 runs on BERT-48 did 1e8 a processor second, the fastest 9e8: x86_64, 2026-11.
 WORK_PER_SECOND: Final = 2e8
-_COMPILE_SECONDS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +77,6 @@ class Solved:
     widest: int
     work: int
     least_seconds: float | None = None
-
-
-def compile_seconds() -> float:
-    """Processor seconds that compiling the solver will take, about; 0 if it is in memory or on
-    disk.
-    """
-    return 0.0 if is_compiled(_programme) else _COMPILE_SECONDS
 
 
 def solve(

@@ -224,3 +224,33 @@ def test_a_step_beside_frozen_weights_that_needs_its_batch_whole_is_refused_for_
     base = {"w": jnp.ones((6, 16, 16)), "b": jnp.ones((6, 16))}
     with pytest.raises(NotSeparableError, match="sum or a mean over the whole batch"):
         accumulated(_call(step, (jnp.ones((16, 4)), base, jnp.ones((8, 16)))), 2)
+
+
+@pytest.mark.parametrize("form", ["memory", "projection"])
+def test_of_several_sizes_that_divide_the_batch_is_that_with_most_products_in_the_loop(form):
+    """A step is also a sum over what a frozen memory holds, of which nothing is a sample."""
+
+    def answered(memory, x):
+        if form == "projection":
+            return x @ memory["keys"].T @ memory["keys"]
+        return jax.nn.sigmoid(x @ memory["keys"].T) @ memory["values"]
+
+    def step(w, memory, x, y):
+        gradient = jax.grad(lambda w: ((answered(memory, x) @ w - y) ** 2).mean())(w)
+        return w - 0.1 * gradient
+
+    rng = np.random.default_rng(0)
+    shapes = (16, 4), (12, 16), (12, 16), (9, 16), (9, 4)
+    w, keys, values, x, y = (jnp.asarray(rng.normal(0, 0.3, s), jnp.float32) for s in shapes)
+    args = (w, {"keys": keys, "values": values}, x, y)
+    call = _call(step, args)
+    assert list(microbatch_counts(call)) == [3, 9]
+    _assert_equal(step, call, accumulated(call, 3), args)
+    with pytest.raises(InputError, match="9 samples"):
+        accumulated(call, 7)
+
+
+def test_a_step_without_products_and_without_loops_says_so():
+    call = _call(lambda w, a, b: w - a.sum() - b.sum(), (jnp.ones(3), jnp.ones(4), jnp.ones(6)))
+    with pytest.raises(NotSeparableError, match="gains nothing from microbatches"):
+        accumulated(call, 2)

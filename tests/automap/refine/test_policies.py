@@ -82,6 +82,25 @@ def test_each_policy_comes_with_the_best_of_all_presets(workload, levered):
         assert outcome.best.estimate.step_seconds == min(steps)
 
 
+def test_nothing_is_computed_again_where_the_options_do_not_allow_it(workload, levered):
+    parts = replace(levered, levers=replace(levered.levers, remat=(), microbatches=2))
+    options = replace(OPTIONS, levers=("accumulate",))
+    assert list(dict(policy_outcomes(workload, parts, options))) == [ALL]
+
+
+def test_presets_that_do_not_divide_the_batch_are_left_out():
+    step = trace_step(*gpt_tiny(layers="scanned", batch=3), platform="cuda", target="gpt")
+    alone = replace(OPTIONS, levers=(), preset="megatron")
+    outcome = find(step, GPUS, alone)
+    assert "data-parallel" not in outcome.context.best_per_preset
+    without = WithoutLeversRecord(step_seconds=1.0, peak_bytes=1, fits=False)
+    levers = LeversRecord(remat=(), microbatches=3, recompute_seconds=0.0, without=without)
+    outcome = replace(outcome, levers=levers)
+    policies = dict(policy_outcomes(step, outcome, OPTIONS))
+    assert list(policies) == [ALL, FULL, MINIMAL]
+    assert all(each.strategy in outcome.context.best_per_preset for each in policies.values())
+
+
 def test_a_search_without_levers_has_no_policies_beside_it(workload, levered):
     assert not list(policy_outcomes(workload, replace(levered, levers=None), OPTIONS))
 
