@@ -10,10 +10,13 @@ The arguments do not say which arrays hold the samples: frozen weights, of a bas
 adapters or of a teacher, are no state either. The batch is the leading size along which the step
 can be separated with most of its products in the loops, at least half of them; of several with as
 many, the one that most arrays share                                -> in: `_most_in_loops`
+Weights may be as wide as the batch is large. A step that cannot be traced with another size of all
+arrays of a size is separated along those of all but one argument   -> in: `_separated`
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal
 
 import jax
@@ -52,6 +55,10 @@ SampleOrder = Literal["runs", "every m-th"]
 # A flat jaxpr -> one with the same results, and the number of the step's leaf that each of its
 # inputs is (a part of).
 Rewrite = Callable[[FlatJaxpr], tuple[FlatJaxpr, Sequence[int]]]
+
+
+class _NotTracedError(NotSeparableError):
+    """The step cannot be traced with another number of samples."""
 
 
 def as_it_is(flat: FlatJaxpr) -> tuple[FlatJaxpr, Sequence[int]]:
@@ -106,7 +113,27 @@ def _separated(
     rewritten: Rewrite,
     order: SampleOrder,
 ) -> MicrobatchProgram:
-    """The program if these leaves are the batch."""
+    """The program if these leaves are the batch, or those of all arguments but one, if the step
+    cannot be traced else and has its products in the loops so.
+    """
+    try:
+        return _separated_along(call, leaves, microbatches, rewritten, order)
+    except _NotTracedError:
+        for rest in _without_one_argument(call, leaves):
+            with suppress(NotSeparableError):
+                program = _separated_along(call, rest, microbatches, rewritten, order)
+                if _share_in_loops(program) >= _LEAST_SHARE:
+                    return program
+        raise
+
+
+def _separated_along(
+    call: TracedCall,
+    leaves: tuple[int, ...],
+    microbatches: int,
+    rewritten: Rewrite,
+    order: SampleOrder,
+) -> MicrobatchProgram:
     pair, sources = _traces(call, leaves, microbatches, rewritten)
     batch = tuple(n for n, source in enumerate(sources) if source in leaves)
     samples = pair.micro.invars[batch[0]].aval.shape[0]
@@ -116,6 +143,17 @@ def _separated(
         return _program(pair, batch, microbatches, outer, "scale")
     except NotSeparableError:
         return _program(pair, batch, microbatches, outer, "second loop")
+
+
+def _without_one_argument(call: TracedCall, leaves: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """The leaves but for those of each argument that has any."""
+    positional, named = call.args
+    arguments = (*positional, *(named[name] for name in sorted(named)))
+    argument = [n for n, each in enumerate(arguments) for _ in jax.tree.leaves(each)]
+    for left_out in dict.fromkeys(argument[leaf] for leaf in leaves):
+        rest = tuple(leaf for leaf in leaves if argument[leaf] != left_out)
+        if rest:
+            yield rest
 
 
 def _traces(
@@ -219,7 +257,8 @@ def _source(dtype: Any) -> Literal["data", "parameters"]:
 
 
 def batch_leaves(call: TracedCall) -> tuple[int, ...]:
-    """Numbers of a call's leaves that hold one entry per sample in their first dimension.
+    """Numbers of a call's leaves that hold one entry per sample in their first dimension, or are as
+    large there by chance.
 
     Raises `InputError` if there are none.
     """
@@ -337,7 +376,7 @@ def other_call(call: TracedCall, batch: tuple[int, ...], samples: int) -> Traced
     try:
         return call.with_arrays(arrays)
     except InputError as error:
-        raise NotSeparableError(
+        raise _NotTracedError(
             f"the step cannot be traced with {samples} samples instead of {size}: {error}; it "
             "cannot be run in microbatches if its code depends on the size of the batch"
         ) from error

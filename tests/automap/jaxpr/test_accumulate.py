@@ -213,6 +213,17 @@ def test_frozen_weights_are_not_the_batch_though_more_arrays_have_their_leading_
         accumulated(call, 3)
 
 
+def test_frozen_weights_may_be_as_wide_as_the_batch_is_large():
+    step, (student, teacher, _) = _frozen_case("teacher")
+    args = student, teacher, jax.random.normal(jax.random.key(1), (16, 16))
+    call = _call(step, args)
+    assert list(microbatch_counts(call)) == [2, 4, 8, 16]
+    for microbatches in (2, 16):
+        in_parts = accumulated(call, microbatches)
+        _assert_equal(step, call, in_parts, args)
+        assert microbatches in [eqn.params.get("length") for eqn in in_parts.jaxpr.eqns]
+
+
 def test_a_step_beside_frozen_weights_that_needs_its_batch_whole_is_refused_for_that():
     def step(w, base, x):
         def loss(w):
