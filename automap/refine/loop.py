@@ -186,19 +186,21 @@ class _Refining:
 
     def _next_policy(self) -> "_Chosen | None":
         """What people do in place of the levers, where it is expected to be near: as far off as the
-        best plan that was compiled is.
+        best plan that was compiled is. Where none of the first that were compiled fits, all of it.
         """
-        best = fastest(self.trials)
-        record = None if best is None else self.trials[best].record
-        if record is None or not record.compiled_seconds or len(self.trials) < len(self._first()):
-            return None
         # Pricing them takes time too.
-        if not self.seconds_left:
+        if len(self.trials) < len(self._first()) or not self.seconds_left:
             return None
-        for policy, outcome in self.policies:
+        ratio, most, best = 1.0, math.inf, fastest(self.trials)
+        if best is not None:
+            record = self.trials[best].record
+            if not record.compiled_seconds:
+                return None
             ratio = record.compiled_seconds / record.predicted_seconds
+            most = (1 + self.context.policy.near_preset) * record.compiled_seconds
+        for policy, outcome in self.policies:
             expected = ratio * outcome.best.estimate.step_seconds
-            if expected <= (1 + self.context.policy.near_preset) * record.compiled_seconds:
+            if expected <= most:
                 return _Chosen(outcome, outcome.best, expected, policy)
         return None
 

@@ -105,21 +105,19 @@ def test_a_search_without_levers_has_no_policies_beside_it(workload, levered):
     assert not list(policy_outcomes(workload, replace(levered, levers=None), OPTIONS))
 
 
-@pytest.mark.parametrize(("fast", "chosen"), [(FULL, FULL), ("the search's", "")])
-def test_the_fastest_by_the_compiler_is_taken_be_it_a_policys(
-    workload, levered, monkeypatch, fast, chosen
-):
-    kept = {name: _kept(o) for name, o in policy_outcomes(workload, levered, OPTIONS)}
-    own, clock = _kept(levered), FakeClock()
-    assert own not in kept.values()
+def _refined(workload, levered, monkeypatch, is_fast=lambda kept: False, fits=lambda kept: True):
+    """The plan that is refined where a compiler takes these for fast and to fit, by what is kept of
+    a layer.
+    """
+    clock = FakeClock()
 
     def compile_planned(program, name, *, timeout_seconds, cache_folder):
         clock.seconds += 1.0
-        is_fast = _kept(program.plan) == (kept[fast] if fast in kept else own)
+        kept = _kept(program.plan)
         step = StepRecord(
-            seconds=1e-3 if is_fast else 1.1e-3, kernel_seconds=1e-3, collective_seconds=0.0
+            seconds=1e-3 if is_fast(kept) else 1.1e-3, kernel_seconds=1e-3, collective_seconds=0.0
         )
-        witness = replace(WITNESS, compiler="gpu", fits=True, peak_bytes=2**20, step=step)
+        witness = replace(WITNESS, compiler="gpu", fits=fits(kept), peak_bytes=2**20, step=step)
         return Compiled(witness, b"")
 
     def nothing_learnt(program, topology):
@@ -130,8 +128,26 @@ def test_the_fastest_by_the_compiler_is_taken_be_it_a_policys(
     refinement = Refinement(seconds=5.0, cache_folder=None, clock=clock)
     plan = refined_plan(workload, levered, workload.call, OPTIONS, refinement)
     assert plan.refined is not None and plan.refined.chosen is not None
+    return plan
+
+
+@pytest.mark.parametrize(("fast", "chosen"), [(FULL, FULL), ("the search's", "")])
+def test_the_fastest_by_the_compiler_is_taken_be_it_a_policys(
+    workload, levered, monkeypatch, fast, chosen
+):
+    kept = {name: _kept(o) for name, o in policy_outcomes(workload, levered, OPTIONS)}
+    own = _kept(levered)
+    assert own not in kept.values()
+    plan = _refined(workload, levered, monkeypatch, lambda it: it == kept.get(fast, own))
     names = [row.plan for row in plan.refined.compiled]
     assert any(name.endswith(FULL) for name in names)
     taken = plan.refined.compiled[plan.refined.chosen]
     assert taken.compiled_seconds == 1e-3
     assert taken.plan.endswith(chosen) and _kept(plan) == kept.get(chosen, own)
+
+
+def test_where_no_plan_of_the_search_fits_a_policys_is_taken(workload, levered, monkeypatch):
+    full = _kept(dict(policy_outcomes(workload, levered, OPTIONS))[FULL])
+    plan = _refined(workload, levered, monkeypatch, fits=lambda kept: kept == full)
+    assert plan.refined.compiled[plan.refined.chosen].plan.endswith(FULL)
+    assert _kept(plan) == full
