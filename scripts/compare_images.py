@@ -20,16 +20,13 @@ from typing import Final
 import click
 from rich.progress import track
 
-from automap.config import Options
-from automap.planner.sharding import find
-from automap.program import trace_step
 from automap.topology import get_topology
-from automap.topology.mesh import Mesh
 from models.alexnet import ALEXNET, Convolution, alexnet_step
 from models.inception import inception_v3
 from models.resnet import RESNET_50, resnet
 from models.training import Target
 from models.vgg import VGG_19, vgg
+from scripts.compare_measured import predicted_alone
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -114,12 +111,10 @@ def published_rows(path: Path = ROWS) -> list[Published]:
 
 def rows(published: list[Published]) -> Iterator[Row]:
     """The rows with predictions, of the catalogue without a calibration."""
-    alone = Options(mesh=Mesh(("data",), (1,)), strategy="greedy", levers=("none",))
     for one in track(published, "predicting"):
-        topology = get_topology(f"1x{one.gpu}")
-        step, args = NETWORKS[one.network](one.batch)
-        best = find(trace_step(step, args, platform=topology.platform), topology, alone).best
-        yield Row(published=one, predicted_seconds=best.estimate.step_seconds)
+        target = NETWORKS[one.network](one.batch)
+        estimate = predicted_alone(*target, get_topology(f"1x{one.gpu}"))
+        yield Row(published=one, predicted_seconds=estimate.step_seconds)
 
 
 def report(found: list[Row]) -> str:

@@ -8,20 +8,22 @@ of the second. Of a case that was timed while others were compiled the least cou
 row, of the trace's span, and of the sum of its kernels.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 import statistics
-from typing import Final
+from typing import Any, Final
 
 import click
 from rich.progress import track
 
 from automap.config import Options
+from automap.cost.evaluate import Estimate
 from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
+from automap.topology.model import Topology
 from scripts.measure_steps import Measured
 from scripts.measured_steps import CASES, Case, Group, Half
 from scripts.tables import kept_rows, made_by, markdown, replace_table
@@ -68,18 +70,22 @@ class Row:
         ]
 
 
+def predicted_alone(step: Callable[..., Any], args: Sequence[Any], topology: Topology) -> Estimate:
+    """A step on one device, by the catalogue without a calibration."""
+    alone = Options(mesh=Mesh(("data",), (1,)), strategy="greedy", levers=("none",))
+    return find(trace_step(step, args, platform=topology.platform), topology, alone).best.estimate
+
+
 def rows(measured: Mapping[str, Measured]) -> Iterator[Row]:
     """All cases that were measured."""
-    alone = Options(mesh=Mesh(("data",), (1,)), strategy="greedy", levers=("none",))
     for case in track([c for c in CASES if c.name in measured], "predicting"):
         topology = get_topology(MACHINES[measured[case.name].device])
-        step, args = case.load()
-        best = find(trace_step(step, args, platform=topology.platform), topology, alone).best
+        estimate = predicted_alone(*case.load(), topology)
         yield Row(
             case=case,
             measured=measured[case.name],
-            predicted_seconds=best.estimate.step_seconds,
-            predicted_bytes=best.estimate.peak_bytes,
+            predicted_seconds=estimate.step_seconds,
+            predicted_bytes=estimate.peak_bytes,
         )
 
 

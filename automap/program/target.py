@@ -96,11 +96,12 @@ def _form(result: Any) -> str:
 
 def _imported(module_name: str) -> ModuleType:
     path = Path(module_name)
+    name = path.stem or "train"
     # `train.py` would import `train`, and then say that there is no module `train.py`.
     if path.suffix == ".py" or path.name != module_name:
         raise InputError(
             f"target: got the path {module_name}; allowed: a module as Python imports it, such as "
-            f"{path.stem}:FUNCTION in the folder that holds {path.stem}.py"
+            f"{name}:FUNCTION in the folder that holds {name}.py"
         )
     try:
         return importlib.import_module(module_name)

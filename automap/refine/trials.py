@@ -163,15 +163,12 @@ def _best_preset(workload: Workload, levered: Outcome, options: Options) -> Outc
         return None
     try:
         # A preset's own price takes no search, and each prices all of them.
-        context = find(workload, levered.topology, replace(options, preset=names[0])).context
+        outcome = find(workload, levered.topology, replace(options, preset=names[0]))
     except InputError:
         return None
-    fitting = {
-        name: each.estimate.step_seconds
-        for name, each in context.best_per_preset.items()
-        if context.objective.fits(each.estimate)
-    }
+    context = outcome.context
+    presets = context.best_per_preset.values()
+    fitting = [each for each in presets if context.objective.fits(each.estimate)]
     if not fitting:
         return None
-    chosen = min(fitting, key=fitting.__getitem__)
-    return find(workload, levered.topology, replace(options, preset=chosen))
+    return replace(outcome, best=min(fitting, key=lambda each: each.estimate.step_seconds))

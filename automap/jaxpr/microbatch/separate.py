@@ -57,6 +57,11 @@ SampleOrder = Literal["runs", "every m-th"]
 Rewrite = Callable[[FlatJaxpr], tuple[FlatJaxpr, Sequence[int]]]
 
 
+# Numbers of a call's leaves, and a step's program if these are its batch.
+_Leaves = tuple[int, ...]
+_Along = Callable[[_Leaves], MicrobatchProgram]
+
+
 class _NotTracedError(NotSeparableError):
     """The step cannot be traced with another number of samples."""
 
@@ -89,14 +94,13 @@ def separate(
             "them"
         )
     candidates = _candidates(call)
+
+    def along(leaves: _Leaves) -> MicrobatchProgram:
+        return _separated_along(call, leaves, microbatches, rewritten, order)
+
     if len(candidates) == 1:
-        return _separated(call, candidates[0], microbatches, rewritten, order)
-    refusals: dict[tuple[int, ...], Exception] = {}
-
-    def in_microbatches(leaves: tuple[int, ...]) -> MicrobatchProgram:
-        return _separated(call, leaves, microbatches, rewritten, order)
-
-    separated = _most_in_loops(candidates, in_microbatches, refusals)
+        return _separated(call, candidates[0], along)
+    separated, refusals = _most_in_loops(call, candidates, along)
     if separated is not None:
         return separated[1]
     gains_nothing = NotSeparableError(
@@ -106,22 +110,16 @@ def separate(
     raise refusals.get(batch_leaves(call), gains_nothing)
 
 
-def _separated(
-    call: TracedCall,
-    leaves: tuple[int, ...],
-    microbatches: int,
-    rewritten: Rewrite,
-    order: SampleOrder,
-) -> MicrobatchProgram:
+def _separated(call: TracedCall, leaves: _Leaves, along: _Along) -> MicrobatchProgram:
     """The program if these leaves are the batch, or those of all arguments but one, if the step
     cannot be traced else and has its products in the loops so.
     """
     try:
-        return _separated_along(call, leaves, microbatches, rewritten, order)
+        return along(leaves)
     except _NotTracedError:
         for rest in _without_one_argument(call, leaves):
             with suppress(NotSeparableError):
-                program = _separated_along(call, rest, microbatches, rewritten, order)
+                program = along(rest)
                 if _share_in_loops(program) >= _LEAST_SHARE:
                     return program
         raise
@@ -129,7 +127,7 @@ def _separated(
 
 def _separated_along(
     call: TracedCall,
-    leaves: tuple[int, ...],
+    leaves: _Leaves,
     microbatches: int,
     rewritten: Rewrite,
     order: SampleOrder,
@@ -145,7 +143,7 @@ def _separated_along(
         return _program(pair, batch, microbatches, outer, "second loop")
 
 
-def _without_one_argument(call: TracedCall, leaves: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _without_one_argument(call: TracedCall, leaves: _Leaves) -> Iterator[_Leaves]:
     """The leaves but for those of each argument that has any."""
     positional, named = call.args
     arguments = (*positional, *(named[name] for name in sorted(named)))
@@ -256,7 +254,7 @@ def _source(dtype: Any) -> Literal["data", "parameters"]:
     return "parameters" if jnp.issubdtype(dtype, jnp.inexact) else "data"
 
 
-def batch_leaves(call: TracedCall) -> tuple[int, ...]:
+def batch_leaves(call: TracedCall) -> _Leaves:
     """Numbers of a call's leaves that hold one entry per sample in their first dimension, or are as
     large there by chance.
 
@@ -266,30 +264,28 @@ def batch_leaves(call: TracedCall) -> tuple[int, ...]:
     if len(candidates) == 1:
         return candidates[0]
 
-    def in_fewest_parts(leaves: tuple[int, ...]) -> MicrobatchProgram:
+    def along(leaves: _Leaves) -> MicrobatchProgram:
         size = call.jaxpr.in_avals[leaves[0]].shape[0]
-        parts = next((n for n in range(2, size + 1) if size % n == 0), 2)
-        return _separated(call, leaves, parts, as_it_is, "runs")
+        fewest = next((n for n in range(2, size + 1) if size % n == 0), 2)
+        return _separated_along(call, leaves, fewest, as_it_is, "runs")
 
-    refusals: dict[tuple[int, ...], Exception] = {}
-    separated = _most_in_loops(candidates, in_fewest_parts, refusals)
+    separated, refusals = _most_in_loops(call, candidates, along)
     if separated is not None:
         return separated[0]
     return _first_traced(call, list(refusals) or candidates)
 
 
 def _most_in_loops(
-    candidates: Sequence[tuple[int, ...]],
-    separated: Callable[[tuple[int, ...]], MicrobatchProgram],
-    refusals: dict[tuple[int, ...], Exception],
-) -> tuple[tuple[int, ...], MicrobatchProgram] | None:
+    call: TracedCall, candidates: Sequence[_Leaves], along: _Along
+) -> tuple[tuple[_Leaves, MicrobatchProgram] | None, dict[_Leaves, Exception]]:
     """The first of the candidates with most products in its loops, and its program; None if none
-    has half of them there. `refusals` get why the step is not separated along others.
+    has half of them there. And why the step is not separated along others.
     """
     most, best = 0.0, None
+    refusals: dict[_Leaves, Exception] = {}
     for leaves in candidates:
         try:
-            program = separated(leaves)
+            program = _separated(call, leaves, along)
         except (InputError, NotSeparableError) as refusal:
             refusals[leaves] = refusal
             continue
@@ -298,7 +294,7 @@ def _most_in_loops(
             most, best = share, (leaves, program)
         if share == 1.0:
             break
-    return best
+    return best, refusals
 
 
 def _share_in_loops(program: MicrobatchProgram) -> float:
@@ -325,7 +321,7 @@ def _products(eqns: Iterable[Any]) -> int:
     return count
 
 
-def _first_traced(call: TracedCall, candidates: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _first_traced(call: TracedCall, candidates: Sequence[_Leaves]) -> _Leaves:
     """The first of them with another size of which the step can be traced, which most likely are
     the batch of a step that cannot be separated; else the first.
     """
@@ -339,7 +335,7 @@ def _first_traced(call: TracedCall, candidates: Sequence[tuple[int, ...]]) -> tu
     return candidates[0]
 
 
-def _candidates(call: TracedCall) -> list[tuple[int, ...]]:
+def _candidates(call: TracedCall) -> list[_Leaves]:
     """The arrays that may be the batch, those of one leading size together; most arrays first."""
     state = set(call.state.values())
     avals = call.jaxpr.in_avals
