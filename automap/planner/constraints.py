@@ -12,6 +12,9 @@ the partitioner derives the plan by itself from the inputs. The other places are
     what a loop hands on, or slices of what it scans, is used otherwise, or is stacked by the loop
     otherwise than its body makes it
         -> `<site>:from<j>` where it is used first
+    what a loop stacks is gathered for that, as the scales of norms are
+        -> `<site>:out<j>` where the body makes it, or the partitioner would stack its parts, and
+           gather them in each trip of the loop that reads the stack
     a scalar is spread over tensors split differently
         -> `<site>:spread<j>` (`automap.jaxpr.spread`)
     a result the op leaves whole is sliced
@@ -23,7 +26,7 @@ program that came without its jaxpr the site is the HLO instruction's name. A tr
 equation cannot be constrained and is returned as a warning.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from automap.cost.edges import majors
@@ -32,7 +35,14 @@ from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.planner.transitions import Transition, moved_values, transitions
 from automap.program.problem import Problem
 from hlo_tools.graph import Graph, Op, sources_by_output
-from hlo_tools.opcodes import BROADCAST, LOOP_ENTER, LOOP_EXIT, STRUCTURAL
+from hlo_tools.opcodes import (
+    BROADCAST,
+    DYNAMIC_UPDATE_SLICE,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    RESHAPE,
+    STRUCTURAL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +82,7 @@ def derive_constraints(
     unpinned: dict[int, AxesPerDim] = {}
     graph = sharded.problem.graph
     moved = moved_values(sharded)
-    results = _results_by_site(graph, find_site)
+    places = _Places(graph, find_site, equations, _results_by_site(graph, find_site))
     # The sites of the loops around an op, the innermost last.
     loops: list[str | None] = []
     for index, op in enumerate(graph.ops):
@@ -89,11 +99,10 @@ def derive_constraints(
         if site in loops and not unpinned.keys().isdisjoint(op.inputs):
             unpinned |= {v: sharded.value_axes(v) for v in op.outputs}
         for change in changes:
-            dims = graph.values[change.value].dims
             # Ops of a loop's equation inside of its body, as the slice of what it scans: there is
             # no place in the jaxpr between them.
             is_inner = site in loops and not _is_at_end(graph, change)
-            spot = None if is_inner else _spot(dims, change, site, equations, results)
+            spot = places.stacked_spot(op, change, loops) if is_inner else places.spot(change, site)
             if change.place.startswith("from"):
                 if spot is None or change.value in entered:
                     continue
@@ -209,42 +218,76 @@ class _Spot:
     axes: AxesPerDim
 
 
-def _spot(
-    dims: tuple[int, ...],
-    change: Transition,
-    site: str | None,
-    equations: Mapping[str, EquationShapes] | None,
-    results: Mapping[str, Sequence[int]],
-) -> _Spot | None:
-    """Where to impose a transition; None if its tensor is no operand or result of its equation.
-
-    An equation may reshape its operand by dimensions of one (a broadcast does) before the op reads
-    it, and may be several ops, each with one of its results (a split is slices).
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where in the step's jaxpr the tensors of a graph are: at which equations, with which shapes
+    there, and the values that the ops of each site make (`_results_by_site`).
     """
-    if site is None or equations is None:
-        return _Spot(f"{site}:{change.place}", change.axes) if site else None
-    if site not in equations:
-        return None
-    side = change.place.rstrip("0123456789")
-    number = int(change.place.removeprefix(side))
-    is_operand = side in ("in", "from")
-    shapes = equations[site].operands if is_operand else equations[site].results
-    made = results.get(site, ())
-    # An equation of several results that is several ops, each with a result 0 of its own.
-    if not is_operand and len(shapes) == len(made) > 1 and change.value in made:
-        number = made.index(change.value)
-    if number < len(shapes) and shapes[number] == dims:
-        return _Spot(f"{site}:{side}{number}", change.axes)
-    # The op sees the equation's array with other dimensions of one. These hold no axes, so the axes
-    # of the others are handed out again in order.
-    long = [axes for axes, size in zip(change.axes, dims) if size > 1]
-    same = [n for n, shape in enumerate(shapes) if _long(shape) == _long(dims)]
-    # No array of the equation is this one, or several could be.
-    if len(same) != 1:
-        return None
-    rest = iter(long)
-    axes = tuple(next(rest) if size > 1 else () for size in shapes[same[0]])
-    return _Spot(f"{site}:{side}{same[0]}", axes)
+
+    graph: Graph
+    find_site: Callable[[Op], str | None]
+    equations: Mapping[str, EquationShapes] | None
+    results: Mapping[str, Sequence[int]]
+
+    def spot(self, change: Transition, site: str | None) -> _Spot | None:
+        """Where to impose a transition; None if its tensor is no operand or result of its equation.
+
+        An equation may reshape its operand by dimensions of one (a broadcast does) before the op
+        reads it, and may be several ops, each with one of its results (a split is slices).
+        """
+        if site is None or self.equations is None:
+            return _Spot(f"{site}:{change.place}", change.axes) if site else None
+        if site not in self.equations:
+            return None
+        dims, equation = self.graph.values[change.value].dims, self.equations[site]
+        side = change.place.rstrip("0123456789")
+        number = int(change.place.removeprefix(side))
+        is_operand = side in ("in", "from")
+        shapes = equation.operands if is_operand else equation.results
+        made = self.results.get(site, ())
+        # An equation of several results that is several ops, each with a result 0 of its own.
+        if not is_operand and len(shapes) == len(made) > 1 and change.value in made:
+            number = made.index(change.value)
+        if number < len(shapes) and shapes[number] == dims:
+            return _Spot(f"{site}:{side}{number}", change.axes)
+        # The op sees the equation's array with other dimensions of one. These hold no axes, so the
+        # axes of the others are handed out again in order.
+        same = [n for n, shape in enumerate(shapes) if _long(shape) == _long(dims)]
+        # No array of the equation is this one, or several could be.
+        if len(same) != 1:
+            return None
+        axes = _axes_as(shapes[same[0]], dims, change.axes)
+        return _Spot(f"{site}:{side}{same[0]}", axes)
+
+    def stacked_spot(
+        self, op: Op, change: Transition, loops: Collection[str | None]
+    ) -> _Spot | None:
+        """Where to impose a transition of what a loop's equation stacks: at the equation of the
+        body that makes it. None if that is no equation's result.
+        """
+        # The second operand is what is written.
+        if op.opcode != DYNAMIC_UPDATE_SLICE or change.place != "in1":
+            return None
+        graph, value = self.graph, change.value
+        # The loop itself gives it the stack's dimension, of one.
+        while (producer := graph.values[value].producer) >= 0 and (
+            (maker := graph.ops[producer]).opcode == RESHAPE and self.find_site(maker) in loops
+        ):
+            (value,) = maker.inputs
+        dims = graph.values[value].dims
+        is_same = _long(dims) == _long(graph.values[change.value].dims)
+        site = self.find_site(graph.ops[producer]) if producer >= 0 else None
+        if site in loops or not is_same:
+            return None
+        place = f"out{graph.ops[producer].outputs.index(value)}"
+        axes = _axes_as(dims, graph.values[change.value].dims, change.axes)
+        return self.spot(Transition(place, value, axes, is_change=True), site)
+
+
+def _axes_as(shape: tuple[int, ...], dims: tuple[int, ...], axes: AxesPerDim) -> AxesPerDim:
+    """The axes of an array of `dims` where it has a `shape` with other dimensions of one."""
+    rest = iter([own for own, size in zip(axes, dims, strict=True) if size > 1])
+    return tuple(next(rest) if size > 1 else () for size in shape)
 
 
 def _results_by_site(

@@ -3,6 +3,7 @@ the optimizer.
 """
 
 from collections import Counter
+from importlib.util import find_spec
 import re
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import automap
+from automap.api.verification import Verification
 from automap.config import Options
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
@@ -25,6 +27,17 @@ TOPOLOGY = get_topology("v5e:4x2")
 MESH = Mesh(("data", "model"), (4, 2))
 MODELS = {"gpt": gpt_tiny, "t5": t5_tiny, "llama": llama_tiny}
 PRESETS = ("data-parallel", "zero-1", "zero-3", "megatron")
+# Of scaled layers: all parameters are stored split, and whole in a product.
+SPLIT = {
+    "mesh": "data=2,model=4",
+    "pin": [
+        "[0]['before']=null,data+model",
+        "[0]['after']=null,data+model",
+        "[0]['up']=null,null,data",
+        "[0]['down']=null,data,null",
+        "[1]=model,null,null",
+    ],
+}
 
 
 def _plan(make, layers, preset, **options):
@@ -93,39 +106,67 @@ def test_recomputing_layers_moves_no_fewer_bytes(preset):
 
 
 def _scaled_layers(parameters, x):
-    """Each layer scales by a vector that the loop keeps, cast, for the backward pass."""
+    """Each layer scales by two vectors that the loop keeps, cast, for the backward pass."""
+
+    def scaled(h, scale):
+        normal = h * jax.lax.rsqrt(jnp.mean(h * h, -1, keepdims=True))
+        return normal * scale.astype(jnp.float32)
 
     def layer(h, w):
-        scale = w["scale"].astype(jnp.float32)
-        h = h * jax.lax.rsqrt(jnp.mean(h * h, -1, keepdims=True)) * scale
-        return h + jax.nn.relu(h @ w["up"]) @ w["down"], None
+        h = scaled(h, w["before"])
+        return scaled(h + jax.nn.relu(h @ w["up"]) @ w["down"], w["after"]), None
 
     def loss(p):
-        stacks = {**p, "scale": p["scale"].astype(jnp.bfloat16)}
+        stacks = {**p, **{name: p[name].astype(jnp.bfloat16) for name in ("before", "after")}}
         return jnp.mean(jax.lax.scan(layer, x, stacks)[0])
 
     gradients = jax.grad(loss)(parameters)
     return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients)
 
 
-def test_what_the_partitioner_may_stack_otherwise_is_pinned_where_it_is_read_again():
-    """No equation lies between a cast part and the stack that a loop keeps of it whole: were it
-    not pinned behind that, the partitioner would carry the parts through the stack into all that
-    the backward pass computes.
+def _plan_of_scaled_layers(topology, **options):
+    """A plan that stores the scales split, which the loop stacks whole, and arguments for it."""
+    shapes = {"before": (2, 32), "after": (2, 32), "up": (2, 32, 64), "down": (2, 64, 32)}
+    keys = dict(zip(shapes, jax.random.split(jax.random.key(0), 4), strict=True))
+    parameters = {name: jax.random.normal(keys[name], shape) for name, shape in shapes.items()}
+    args = parameters, jax.random.normal(jax.random.key(1), (8, 16, 32))
+    return automap.plan(_scaled_layers, args, topology=topology, **options), args
+
+
+def test_what_a_loop_stacks_is_pinned_where_it_is_made_and_where_it_is_read_again():
+    """Were it not pinned in the body, before the loop's own write to the stack, the partitioner
+    would stack the parts. Were it not pinned behind the stack, it would carry parts through the
+    stack into all that the backward pass computes.
     """
-    shapes = {"scale": (2, 1, 1, 32), "up": (2, 32, 64), "down": (2, 64, 32)}
-    parameters = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
-    x = jax.ShapeDtypeStruct((8, 16, 32), "float32")
-    pins = [
-        "[0]['scale']=null,null,null,data+model",
-        "[0]['up']=null,null,data",
-        "[0]['down']=null,data,null",
-        "[1]=model,null,null",
+    plan, _ = _plan_of_scaled_layers("8xh100", **SPLIT)
+    pinned = {c.at: c for c in plan.constraints}
+    made = [
+        c for c in pinned.values() if c.value == "operand of dynamic-update-slice f32[1,1,1,32]"
     ]
-    plan = automap.plan(
-        _scaled_layers, (parameters, x), topology="8xh100", mesh="data=2,model=4", pin=pins
-    )
-    assert [w for w in plan.warnings if "dynamic-update-slice" in w]
-    pinned = {c.at: c for c in plan.constraints if ":from" in c.at}
-    whole = [c for c in pinned.values() if c.value == "operand of broadcast f32[1,1,32]"]
-    assert [c.spec for c in whole] == [(None, None, None)]
+    assert [c.spec for c in made] == [(None, None, None)] * 2
+    assert all(":out" in c.at for c in made)
+    assert not [w for w in plan.warnings if "dynamic-update-slice" in w]
+    read = [c for at, c in pinned.items() if ":from" in at]
+    whole = [c for c in read if c.value == "operand of broadcast f32[1,1,32]"]
+    assert [c.spec for c in whole] == [(None, None, None)] * 2
+
+
+def test_pinned_stacks_compute_what_one_device_does():
+    plan, args = _plan_of_scaled_layers("cpu:8", **SPLIT)
+    ours, alone = plan.jit(_scaled_layers)(*args), jax.jit(_scaled_layers)(*args)
+    for name, expected in alone.items():
+        assert jnp.allclose(ours[name], expected, rtol=1e-5, atol=1e-6), name
+
+
+@pytest.mark.gpu_compiler
+@pytest.mark.skipif(
+    find_spec("jax_cuda12_plugin") is None or find_spec("nvidia") is None,
+    reason="ptxas or the CUDA plugin is not installed (extra gpu-compiler)",
+)
+def test_what_a_loop_stacks_is_gathered_as_often_as_planned(tmp_path):
+    """Not once more in each trip of the backward loop, from stacked parts."""
+    plan, args = _plan_of_scaled_layers("8xh100", preset="zero-3")
+    verified = automap.verify(plan, _scaled_layers, args, cache_dir=tmp_path, numerics=False)
+    assert isinstance(verified, Verification)
+    (gathers,) = (row for row in verified.comparison.rows or () if row.kind == "all-gather")
+    assert gathers.compiled_count == gathers.predicted_count
