@@ -1,5 +1,5 @@
-"""Every command as data: options, help with examples, and the module under `automap.cli.run` that
-runs it.
+"""Every command as data: options and help with examples; the module of its name under
+`automap.cli.run` runs it.
 
 Results go to stdout, progress and warnings to stderr, and what a target prints too. The exit status
 says why a command ended (`automap.exit_status`).
@@ -19,6 +19,7 @@ from automap.cli.parameters import (
     ARGUMENTS,
     COMPILING,
     JSON,
+    NUMERICS,
     OPTIONS,
     PLAN_FILE,
     REPORT,
@@ -29,6 +30,7 @@ from automap.cli.parameters import (
     OneOf,
     WrittenPath,
     flag,
+    output,
     table,
     verbosity_options,
 )
@@ -38,12 +40,10 @@ from automap.exit_status import MEANING
 
 PLAN: Final = Command(
     "plan",
-    runs="automap.cli.run.plan",
     summary="Find the fastest plan for TARGET that fits on a topology.",
     details=(
         "TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, "
-        "StableHLO or "
-        "an XLA dump folder. The current folder is searched for the module.",
+        "StableHLO or an XLA dump folder. The current folder is searched for the module.",
         table("Strategies", choices.STRATEGIES),
         table("Strategies of --space pipeline", choices.PIPELINE_STRATEGIES),
         table("Strategies of --space hybrid", choices.HYBRID_STRATEGIES),
@@ -58,26 +58,28 @@ PLAN: Final = Command(
         "automap plan train:small --topology 4x8xv100 --space pipeline --stages 4",
         "automap plan train:small --topology 8xh100 --refine 120 -o plan.json",
         "automap plan serve:forward --topology 1xv100 --space streams --strategy dos",
-        "automap plan train:small --topology haswell-4xk80 --space placement -o plan.json",
+        "automap plan train:small --topology haswell-4xk80 --space placement --apply",
     ),
     params=(
         *WORKLOAD,
         *OPTIONS.values(),
-        click.Option(
-            ["-o", "--output"], type=WrittenPath(dir_okay=False), help="write the plan file here"
-        ),
+        output("write the plan file here"),
         REPORT,
         click.Option(["--json", "as_json"], is_flag=True, help="print the plan file to stdout"),
         flag(compiler_options.VERIFY),
         flag(compiler_options.VERIFY_TOP),
         flag(compiler_options.REFINE),
         *COMPILING,
+        click.Option(
+            ["--apply", "applies"],
+            is_flag=True,
+            help="run the plan for three steps, as `automap apply` does",
+        ),
     ),
 )
 
 COMPARE: Final = Command(
     "compare",
-    runs="automap.cli.run.compare",
     summary="Every preset and the search side by side.",
     details=("With another --space than sharding the best of that space too.",),
     examples=(
@@ -90,7 +92,6 @@ COMPARE: Final = Command(
 
 ADVISE: Final = Command(
     "advise",
-    runs="automap.cli.run.advise",
     summary="Which machine for TARGET: each machine and batch with the best plan found for it.",
     details=(
         "TARGET is as for `automap plan`; with --batch its function takes the batch as a "
@@ -145,11 +146,7 @@ ADVISE: Final = Command(
             help="seconds of processor time, and at most twice as many on the clock",
         ),
         OPTIONS["seed"],
-        click.Option(
-            ["-o", "--output"],
-            type=WrittenPath(dir_okay=False),
-            help="write all rows here (.json), or a picture of them (.svg, .png, .pdf)",
-        ),
+        output("write all rows here (.json), or a picture of them (.svg, .png, .pdf)"),
         JSON,
         click.Option(
             ["--cache-dir"], type=WrittenPath(file_okay=False), help="where rows are kept"
@@ -160,7 +157,6 @@ ADVISE: Final = Command(
 
 EXPLAIN: Final = Command(
     "explain",
-    runs="automap.cli.run.explain",
     summary="Why a plan is as it is; or how two plans differ.",
     details=("WHAT is an input's path, a group, or a second plan file to compare with.",),
     examples=(
@@ -174,7 +170,6 @@ EXPLAIN: Final = Command(
 
 TOPOLOGIES: Final = Command(
     "topologies",
-    runs="automap.cli.run.topologies",
     summary="The catalogue of machines, or one machine in full.",
     details=("With NAME (or a TOML file) one machine, its meshes and the sources of its numbers.",),
     examples=("automap topologies", "automap topologies 2x8xh100", "automap topologies own.toml"),
@@ -183,7 +178,6 @@ TOPOLOGIES: Final = Command(
 
 VERIFY: Final = Command(
     "verify",
-    runs="automap.cli.run.verify",
     summary="Compile a plan ahead of time, without the hardware, and hold it against its "
     "prediction.",
     details=(
@@ -206,20 +200,30 @@ VERIFY: Final = Command(
         TARGET_OPTION,
         ARGUMENTS,
         *COMPILING,
-        click.Option(["--numerics/--no-numerics"], default=True, help="run both steps on the CPU"),
-        click.Option(
-            ["--numerics-limit"],
-            default=choices.DEFAULT_NUMERICS_GIB,
-            show_default=True,
-            help="GiB that running both steps may take",
-        ),
+        *NUMERICS,
         JSON,
     ),
 )
 
+APPLY: Final = Command(
+    "apply",
+    summary="Run a plan for three steps on the devices that there are, beside one device.",
+    details=(
+        "Any plan: one program, a pipeline, a placement, streams. On accelerators if this process "
+        "has as many as the plan, else on as many CPU devices; arguments that are shapes are "
+        "drawn, and a batch stays the same. Prints the seconds of a step and how far results are "
+        "from those of one device; exit status 3 if they differ. In a program of your own a plan "
+        "is run by plan.jit(step).",
+    ),
+    examples=(
+        "automap apply plan.json --target train:small",
+        "automap apply plan.json --target train:small --arg batch=64 --no-numerics",
+    ),
+    params=(PLAN_FILE, TARGET_OPTION, ARGUMENTS, *NUMERICS, JSON),
+)
+
 SIMULATE: Final = Command(
     "simulate",
-    runs="automap.cli.run.simulate",
     summary="Run a plan's step task by task; no accelerator is touched.",
     details=(
         "The plan has the seconds of its tasks. For those of another machine or profile, "
@@ -269,12 +273,10 @@ SIMULATE: Final = Command(
 
 CALIBRATE: Final = Command(
     "calibrate",
-    runs="automap.cli.run.calibrate",
     summary="Measure this machine's accelerators, or its processor, for `automap plan`.",
     details=(
         "Writes a hardware file for --topology and a profile for --profile. What is in the profile "
-        "already is "
-        "not measured again; Ctrl-C keeps what was measured.",
+        "already is not measured again; Ctrl-C keeps what was measured.",
     ),
     examples=(
         "automap calibrate -o hardware.toml",
@@ -304,11 +306,7 @@ CALIBRATE: Final = Command(
         click.Option(
             ["--budget", "budget_seconds"], default=120.0, help="seconds for each --stages (120)"
         ),
-        click.Option(
-            ["-o", "--output"],
-            type=WrittenPath(dir_okay=False),
-            help="write the hardware file (TOML) here",
-        ),
+        output("write the hardware file (TOML) here"),
         click.Option(
             ["--profile", "profile_path"],
             type=WrittenPath(dir_okay=False, path_type=Path),
@@ -322,7 +320,6 @@ OTHER_PROGRAM: Final = click.Choice(get_args(choices.OtherProgram))
 
 EXPORT: Final = Command(
     "export",
-    runs="automap.cli.run.export",
     summary="Write a plan as the configuration of another program.",
     details=(
         "MaxText's and Megatron-LM's say degrees of parallelism, which is less than a plan says: "
@@ -341,7 +338,6 @@ EXPORT: Final = Command(
 
 DEGREES: Final = Command(
     "degrees",
-    runs="automap.cli.run.degrees",
     summary="Read the configuration of another program; print the options of `automap plan`.",
     details=(
         "CONFIG is a MaxText configuration (YAML), or a script or YAML file with Megatron-LM's "
@@ -361,7 +357,6 @@ DEGREES: Final = Command(
 
 COMPLETION: Final = Command(
     "completion",
-    runs="automap.cli.run.completion",
     summary="Print what makes a shell complete commands, options and names.",
     details=(
         'In bash and zsh: eval "$(automap completion bash)", in a file that the shell reads at its '
@@ -379,6 +374,7 @@ main: Final = Group(
         ADVISE,
         EXPLAIN,
         VERIFY,
+        APPLY,
         SIMULATE,
         TOPOLOGIES,
         CALIBRATE,

@@ -218,20 +218,19 @@ class Command(click.Command):
         self,
         name: str,
         *,
-        runs: str,
         summary: str,
         details: Sequence[str] = (),
         examples: Sequence[str],
         params: Sequence[click.Parameter],
     ) -> None:
-        """`runs` names the module whose `run` takes the values of `params` as keywords.
+        """`run` of `automap.cli.run.NAME` takes the values of `params` as keywords.
 
         `summary` is the line in the list of commands, `details` are further paragraphs of its own
         help.
         """
         super().__init__(
             name,
-            callback=deferred_run(runs),
+            callback=deferred_run(f"automap.cli.run.{name}"),
             params=[*params, *verbosity_options()],
             help="\n\n".join((summary, *details)),
             short_help=summary,

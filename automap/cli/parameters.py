@@ -86,6 +86,11 @@ def table(title: str, names: Mapping[str, str]) -> str:
     return "\n".join(("\b", f"{title}:", *rows))
 
 
+def output(sentence: str) -> click.Option:
+    """`-o FILE`; the sentence says what is written there."""
+    return click.Option(["-o", "--output"], type=WrittenPath(dir_okay=False), help=sentence)
+
+
 def flag(option: Option, kind: click.ParamType | None = None) -> click.Option:
     """The option of the command, by default of its own type; its value has the option's name."""
     name = option.flag or f"--{option.name.replace('_', '-')}"
@@ -180,6 +185,19 @@ OPTIONS: Final = {option.name: flag(option) for option in described_options()}
 
 WORKLOAD: Final[tuple[click.Parameter, ...]] = (TARGET, flag(TOPOLOGY, Machine()), ARGUMENTS)
 """A step and what it is planned for."""
+
+NUMERICS: Final = (
+    click.Option(
+        ["--numerics/--no-numerics"], default=True, help="compare with the step on one device"
+    ),
+    click.Option(
+        ["--numerics-limit"],
+        default=choices.DEFAULT_NUMERICS_GIB,
+        show_default=True,
+        help="GiB that both may take on CPU devices",
+    ),
+)
+"""Of what runs the planned step beside the step on one device."""
 
 COMPILING: Final = (
     click.Option(

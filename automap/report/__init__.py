@@ -1,5 +1,6 @@
 """What people read: results as text and tables, and the progress of a search.
 
+`automap.report.applied`       what came of running a plan, as text
 `automap.report.console`       where tables are printed: as wide as the terminal, as COLUMNS
                                says, or as suits a pipe
 `automap.report.notebook`      plans and comparisons as a notebook shows them

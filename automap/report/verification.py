@@ -33,7 +33,7 @@ def report(record: VerificationRecord) -> str:
         *_places(record.comparison),
     ]
     if record.numerics is not None:
-        lines += _numerics(record.numerics)
+        lines += numerics_lines(record.numerics)
     return "\n".join(lines) + "\n"
 
 
@@ -173,7 +173,8 @@ def _axes(axes: tuple[str, ...]) -> str:
     return "+".join(axes) or "no axis"
 
 
-def _numerics(numerics: Numerics) -> Iterator[str]:
+def numerics_lines(numerics: Numerics) -> Iterator[str]:
+    """How far results are from those of the single device, the worst first."""
     if numerics.skipped:
         yield f"numerics: skipped: {numerics.skipped}"
         return
@@ -224,9 +225,7 @@ def pipeline_report(record: PipelineVerificationRecord) -> str:
     ]
     for stage in record.stages:
         lines += _stage(stage, record)
-    lines.append(
-        "numerics: skipped: a pipeline is not run here; run it on fake devices, `plan.jit`"
-    )
+    lines.append("numerics: skipped: verifying does not run a pipeline; `automap apply` does")
     return "\n".join(lines) + "\n"
 
 

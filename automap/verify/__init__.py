@@ -1,5 +1,6 @@
 """Holding a plan against what the compiler made of it.
 
+`automap.verify.applied`     a plan run on the devices that are there, beside the step on one
 `automap.verify.cache`       witnesses cached on disk: compiling takes minutes, and its answer
                              does not change
 `automap.verify.comparison`  the prediction beside the witness: memory, collectives by kind and

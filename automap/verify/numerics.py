@@ -29,6 +29,7 @@ import numpy as np
 
 from automap.errors import CompilerError
 from automap.jaxpr.reemit import Reemitter
+from automap.plan.record import LeafRecord, PlanRecord
 from automap.quantities import bytes_text
 from automap.verify.compilers import CompilerMachine
 from automap.verify.inputs import input_kinds, is_concrete
@@ -94,7 +95,7 @@ def compare_numerics(
     Skipped, with the reason, if it would take more than `limit_bytes` of this machine's memory.
     Raises `CompilerError` if the run fails or is not done in time.
     """
-    needed = bytes_needed(program)
+    needed = bytes_needed(program.plan)
     if needed > limit_bytes:
         return _skipped(
             f"running both steps takes about {bytes_text(round(needed))}, "
@@ -122,14 +123,14 @@ def compare_numerics(
         answer = run_job(job, folder, timeout_seconds=timeout_seconds, what="running both steps")
     if answer.outcome != "done":
         raise CompilerError(f"running the step on {count} CPU devices failed: {answer.message}")
-    return _judged(program, answer.leaves)
+    return judged(plan.outputs, answer.leaves, program.reemitter, count)
 
 
-def bytes_needed(program: PlannedProgram) -> float:
+def bytes_needed(plan: PlanRecord) -> float:
     """An estimate of what both runs hold in memory: all devices' peaks, and as much on one device
     twice.
     """
-    return 3.0 * program.plan.predicted.peak_bytes * program.plan.mesh.device_count
+    return 3.0 * plan.predicted.peak_bytes * plan.mesh.device_count
 
 
 def tolerance(dtype: Any, device_count: int) -> float:
@@ -169,11 +170,19 @@ def _skipped(reason: str) -> Numerics:
     return Numerics(leaves=(), finite=1.0, skipped=reason)
 
 
-def _judged(program: PlannedProgram, errors: Sequence[LeafErrors]) -> Numerics:
-    relative = tolerance(least_precise(program.reemitter), program.plan.mesh.device_count)
+def judged(
+    outputs: Sequence[LeafRecord],
+    errors: Sequence[LeafErrors],
+    reemitter: Reemitter,
+    device_count: int,
+) -> Numerics:
+    """The errors of a plan's outputs held against what is allowed; `reemitter` has the step's
+    equations.
+    """
+    relative = tolerance(least_precise(reemitter), device_count)
     results = [
         _judge(leaf.path, leaf.dtype, leaf_errors, relative)
-        for leaf, leaf_errors in zip(program.plan.outputs, errors, strict=True)
+        for leaf, leaf_errors in zip(outputs, errors, strict=True)
     ]
     finite = min((e.finite for e in errors), default=1.0)
     worst_first = sorted(results, key=lambda r: -r.excess)

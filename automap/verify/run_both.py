@@ -46,16 +46,16 @@ def run_both(
         # A `shard_map` has its devices; everything else is whole on each.
         on = NamedSharding(avals[0].sharding.mesh, PartitionSpec())
     placed = [
-        jax.device_put(_as_leaf(x, a, k), a.sharding)
+        jax.device_put(as_leaf(x, a, k), a.sharding)
         for x, a, k in zip(inputs, avals, request.kinds, strict=True)
     ]
-    b = _as_numpy(compiled(*placed))
+    b = as_numpy(compiled(*placed))
     a, c = (
-        _as_numpy(single(*jax.device_put(list(map(_as_leaf, arrays, avals, request.kinds)), on)))
+        as_numpy(single(*jax.device_put(list(map(as_leaf, arrays, avals, request.kinds)), on)))
         for arrays in (inputs, nudged)
     )
     befores = [
-        (inputs[s], nudged[s]) if s is not None and not _is_key(avals[s]) else (None, None)
+        (inputs[s], nudged[s]) if s is not None and not is_key(avals[s]) else (None, None)
         for s in request.state
     ]
     return tuple(map(leaf_errors, a, b, c, befores))
@@ -64,16 +64,17 @@ def run_both(
 def _given(path: Path, aval: Any) -> np.ndarray:
     """The caller's array, saved as bytes as numpy's format has no bfloat16; a key as its words."""
     array = np.load(path, allow_pickle=False)
-    return array if _is_key(aval) else array.view(aval.dtype).reshape(aval.shape)
+    return array if is_key(aval) else array.view(aval.dtype).reshape(aval.shape)
 
 
-def _is_key(aval: Any) -> bool:
+def is_key(aval: Any) -> bool:
+    """Whether an abstract value is of typed random keys."""
     return jax.numpy.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
-def _as_leaf(array: np.ndarray, aval: Any, kind: str) -> Any:
+def as_leaf(array: np.ndarray, aval: Any, kind: str) -> Any:
     """What the step is called with."""
-    if not _is_key(aval):
+    if not is_key(aval):
         return array
     implementation = next(
         name for name in _KEY_TYPES if jax.random.key(0, impl=name).dtype == aval.dtype
@@ -84,8 +85,9 @@ def _as_leaf(array: np.ndarray, aval: Any, kind: str) -> Any:
     return jax.numpy.stack(keys).reshape(aval.shape)
 
 
-def _as_numpy(results: Sequence[Any]) -> list[np.ndarray]:
-    return [np.asarray(jax.random.key_data(r) if _is_key(r) else r) for r in results]
+def as_numpy(results: Sequence[Any]) -> list[np.ndarray]:
+    """Results on the host, keys as their words."""
+    return [np.asarray(jax.random.key_data(r) if is_key(r) else r) for r in results]
 
 
 def leaf_errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, Any]) -> LeafErrors:

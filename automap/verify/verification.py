@@ -144,21 +144,32 @@ def check_options(
     # Said first: a graph of devices has no compiler of its own.
     if plan.placement is not None:
         check_is_one_program(plan)
-    for option, value, unit in (
-        ("timeout", timeout_seconds, "seconds"),
-        ("numerics limit", limit_gib, "GiB"),
-    ):
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(f"{option} {value}: must be a positive number of {unit}")
+    _check_positive("timeout", timeout_seconds, "seconds")
+    _check_positive("numerics limit", limit_gib, "GiB")
     if compiler is not None and compiler not in COMPILERS:
         raise InputError(f"compiler {compiler!r}; allowed: {', '.join(get_args(CompilerName))}")
+    _check_has_step(plan, "compile", "verify")
+    return compiler or plan_compiler(plan)
+
+
+def check_can_apply(plan: PlanRecord, limit_gib: float) -> None:
+    """Raise `InputError` for a plan without a step to run, or a limit out of range."""
+    _check_positive("numerics limit", limit_gib, "GiB")
+    _check_has_step(plan, "run", "apply")
+
+
+def _check_positive(option: str, value: float, unit: str) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{option} {value}: must be a positive number of {unit}")
+
+
+def _check_has_step(plan: PlanRecord, done: str, doing: str) -> None:
     # Plans of HLO files have no step, whose equations the constraints count.
     if plan.workload.jaxpr_sha256 is None:
         raise InputError(
             f"the plan was made from the program {plan.workload.target}: there is no step to "
-            "compile; plan module:function, which returns the step, to verify it"
+            f"{done}; plan module:function, which returns the step, to {doing} it"
         )
-    return compiler or plan_compiler(plan)
 
 
 def plan_compiler(plan: PlanRecord) -> CompilerName:

@@ -1,4 +1,4 @@
-"""`automap plan`: options -> planner -> text, JSON, a plan file."""
+"""`automap plan`: options -> planner -> text, JSON, a plan file; with --apply the plan is run."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -6,9 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from automap.atomic_file import check_can_be_written
 from automap.choices import NEAR_LIMIT_COMPILE_SECONDS
-from automap.cli.run.target import read_request, read_target
+from automap.cli.run.apply import applied_status, apply_target
+from automap.cli.run.target import Request, is_program_file, read_request, read_target
 from automap.errors import InputError
 from automap.interrupts import note_interrupts
 from automap.plan.explain import overview
@@ -25,6 +28,7 @@ from automap.refine.refinement import (
     check_can_refine,
     check_one_compiler_option,
 )
+from automap.report.applied import applied_report
 from automap.report.page import save_report
 from automap.report.progress import SearchProgress
 from automap.report.verification import compiled_text
@@ -54,9 +58,10 @@ def run(
     timeout: float,
     cache_dir: str | None,
     cache: bool,
+    applies: bool,
     **given: Any,
 ) -> None:
-    """Plan, keep the plan and print it."""
+    """Plan, keep the plan and print it; run it, if that is asked for."""
     if output is not None:
         # Before minutes of planning rather than after.
         check_can_be_written("-o", output)
@@ -69,7 +74,12 @@ def run(
     refinement = None if refine is None else _read_refinement(refine, confirmation)
     with ExitStack() as until_the_end:
         near_limit = replace(confirmation, timeout_seconds=min(timeout, NEAR_LIMIT_COMPILE_SECONDS))
-        plan = _plan(given, confirmation if verify else None, refinement, near_limit, until_the_end)
+        request = read_request(given, runs=applies)
+        if applies and is_program_file(request.target):
+            raise _needs_step("--apply", request, "run")
+        plan = _plan(
+            request, confirmation if verify else None, refinement, near_limit, until_the_end
+        )
         # A plan that was found is kept and printed.
         # Ctrl-C ends the search and no more: what it had is written and printed.
         until_the_end.enter_context(note_interrupts())
@@ -83,10 +93,16 @@ def run(
             say_json(plan.to_json())
         else:
             say_result(overview(plan))
+    # After the search Ctrl-C ends the command again: all that was found is kept.
+    if applies:
+        applied = apply_target(plan, request.target, request.arguments)
+        text = applied_report(applied)
+        say(text) if as_json else say_result(text)
+        click.get_current_context().exit(applied_status(applied))
 
 
 def _plan(
-    given: dict[str, Any],
+    request: Request,
     confirmation: Confirmation | None,
     refinement: Refinement | None,
     near_limit: Confirmation,
@@ -95,7 +111,6 @@ def _plan(
     """The plan; Ctrl-C is noted from the search `until_the_end`, unless all that comes after it is
     a compiler to wait for.
     """
-    request = read_request(given)
     topology, options = request.topology, request.options
     if refinement is not None:
         check_can_refine(regular(topology))
@@ -129,10 +144,7 @@ def _plan(
             return plan
         # A compiler is given the step, which a program file does not have.
         if call is None:
-            raise InputError(
-                f"--verify, --refine: {request.target} is a program without a step; plan "
-                "module:function, which returns the step, to have it compiled"
-            )
+            raise _needs_step("--verify, --refine", request, "compiled")
         if refinement is not None:
             until_the_end.enter_context(note_interrupts())
         elif options.space in CONFIRMED_BY_STAGES:
@@ -157,6 +169,13 @@ def _plan(
         return confirmed_plan(
             outcome, call, options, confirmation or Confirmation(), on_witness=_say_compiled
         )
+
+
+def _needs_step(options: str, request: Request, done: str) -> InputError:
+    return InputError(
+        f"{options}: {request.target} is a program without a step; plan module:function, which "
+        f"returns the step, to have it {done}"
+    )
 
 
 def _read_confirmation(

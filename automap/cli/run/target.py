@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 import os
 import shlex
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import jax
 
@@ -27,9 +27,16 @@ from automap.step.call import TracedCall
 from automap.step.rules import user_rules
 from automap.step.step import traced_call
 from automap.topology import Graph, Topology, get_machine, get_topology
+from automap.verify.applied import make_cpu_devices
 
 
-Purpose = Literal["verify", "simulate"]
+Purpose = Literal["apply", "verify", "simulate"]
+
+_IN_PYTHON: Final[Mapping[Purpose, str]] = {
+    "apply": "plan.jit(step)(*args)",
+    "verify": "automap.verify(plan, step, args)",
+    "simulate": "automap.simulate(plan, step, args)",
+}
 
 
 def hide_accelerators() -> None:
@@ -62,7 +69,7 @@ def is_program_file(target: str) -> bool:
 
 def needs_target(plan: PlanRecord, purpose: Purpose, why: str) -> InputError:
     """The error where `--target` is missing; `why` says what for."""
-    in_python = f"automap.{purpose}(plan, step, args)"
+    in_python = _IN_PYTHON[purpose]
     if plan.workload.made_from == "step":
         return InputError(
             f"{why}; a plan file never has code run, so --target has to name a function that "
@@ -94,7 +101,7 @@ def load_step(
     except InputError as error:
         raise InputError(
             f"the plan's step cannot be made again: {error}; for a plan made in Python there is "
-            f"automap.{purpose}(plan, step, args)"
+            f"{_IN_PYTHON[purpose]}"
         ) from error
 
 
@@ -108,15 +115,19 @@ class Request:
     options: Options
 
 
-def read_request(given: dict[str, Any]) -> Request:
-    """What was asked for, checked; the topology, target and options as the command has them."""
+def read_request(given: dict[str, Any], *, runs: bool = False) -> Request:
+    """What was asked for, checked; the topology, target and options as the command has them. With
+    `runs` the plan is to be run in this process.
+    """
     target, arguments = given.pop("target"), given.pop("arguments")
     name = given.pop("topology")
-    # "local" is what JAX sees, so only there it may look.
-    if name != "local":
+    # "local" is what JAX sees, so only there, and to run a plan, it may look.
+    if name != "local" and not runs:
         hide_accelerators()
     # Only operators on devices of their own need no mesh.
     topology = (get_machine if given["space"] == "placement" else get_topology)(name)
+    if name != "local" and runs:
+        make_cpu_devices(topology.device_count)
     given["rules"] = names_and_values(given["rules"], "--rule")
     return Request(target, arguments, topology, read_options(**given))
 

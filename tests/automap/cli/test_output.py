@@ -60,6 +60,8 @@ def test_a_simulation_has_the_documented_shape(tmp_path):
     assert _run("plan", *MLP, "-o", path).exit_code == 0
     done = _run("simulate", path, "--json")
     assert set(json.loads(done.stdout)) == _documented()["simulate"]
+    applied = _run("apply", path, "--target", "tests.steps:mlp", "--json")
+    assert set(json.loads(applied.stdout)) == _documented()["apply"]
     written = _run("export", path, "--to", "maxtext", "--json")
     assert set(json.loads(written.stdout)) == _documented()["export"]
 
