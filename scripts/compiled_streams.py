@@ -37,7 +37,8 @@ from automap.jaxpr.fused import Fusions, as_compiled
 from automap.jaxpr.staged import StageSites, staged
 from automap.plan.streams import StreamStageRecord
 from automap.program import load_target, trace_step
-from automap.verify.compilers import CompilerMachine
+from automap.topology import get_topology
+from automap.verify.compilers import machine_for
 from automap.verify.worker import compiler_devices
 from scripts.reproduce_dos import NETWORKS
 from scripts.stream_networks import NETWORKS as OTHERS, Target
@@ -168,9 +169,7 @@ def counted_kernels(jaxpr: Any) -> int:
 def row(name: str, target: Target, topology: str) -> list[str]:
     """A network on a GPU."""
     step, args = target
-    kind = topology.removeprefix("1x")
-    machine = CompilerMachine(compiler="gpu", device_count=1, kind=kind, grid="1x1x1")
-    devices = compiler_devices(machine)
+    devices = compiler_devices(machine_for("gpu", get_topology(topology)))
 
     reemitter = trace_step(step, args, platform="cuda").reemitter
     if reemitter is None:
@@ -202,7 +201,7 @@ def row(name: str, target: Target, topology: str) -> list[str]:
     at_once = [s for s in stages if s.together == "concurrent" and len(s.groups) > 1]
     return [
         name,
-        kind,
+        topology.removeprefix("1x"),
         str(products),
         str(planned),
         str(counts["products"]),

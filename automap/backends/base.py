@@ -76,6 +76,9 @@ class Backend:
                         says number: all, or not the stacks that a loop fills whole; of these "by
                         number" writes those that several loops share
                         (`automap.cost.kernels.loop_fills`)
+    hosted_state        whether state in the host's memory is copied to the device beside other
+                        kernels, or the update's kernels read it where it is
+                        (`automap.cost.hosted`)
     ragged_products     whether rows are multiplied by the matrix of their group, or by those of all
                         groups, with zeros in the place of other groups' rows
                         (`automap.cost.kernels.ragged_products`)
@@ -113,6 +116,7 @@ class Backend:
     loop_messages: Literal["vectors", "all"]
     loop_gathers: Literal["before", "in every trip"]
     loop_zeros: Literal["by byte", "by number", "all"]
+    hosted_state: Literal["copied", "read in place"]
     ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]
     layout: Literal["rows", "tiles"]

@@ -161,16 +161,24 @@ class Evaluator:
         return copied + host_waiting_seconds(
             self.hosted_bytes(priced.sharding),
             device.host_bytes_per_s,
-            float(priced.kernel_seconds @ self._update_count),
+            float(priced.kernel_seconds @ self._update_count[0]),
+            float(priced.kernel_seconds @ self._update_count[1])
+            if self.backend.hosted_state == "read in place"
+            else None,
         )
 
     @cached_property
     def _update_count(self) -> np.ndarray:
-        """How often the update runs each distinct kernel, [kernels]."""
-        program, count = self.tables.program, np.zeros(len(self.tables.kernels.count))
+        """How often the update runs each distinct kernel, of all and of those that read leaves that
+        are in the host's memory, [2, kernels].
+        """
+        program, count = self.tables.program, np.zeros((2, len(self.tables.kernels.count)))
+        graph, phases = program.problem.graph, program.problem.phases
+        hosted = {graph.inputs[leaf] for leaf in program.problem.hosted}
         for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True):
-            if program.problem.phases[kernel.op] is Phase.UPDATE:
-                count[row] += program.problem.graph.ops[kernel.op].trip_count
+            if phases[kernel.op] is Phase.UPDATE:
+                reads = any(access.value in hosted for access in kernel.reads)
+                count[: 1 + reads, row] += graph.ops[kernel.op].trip_count
         return count
 
     def _peak(self, sharding: Shardings, collectives: Collectives) -> tuple[float, float]:

@@ -12,7 +12,13 @@ seconds of the update's kernels, which run beside it, a device waits
 
     (sum of b_r + max of b_r) / w - u
 
-as the last leaf goes out when none comes in any more           -> in: `host_waiting_seconds`
+as the last leaf goes out when none comes in any more. Where the update's kernels read leaves from
+the host's memory themselves, nothing runs beside them; leaves go out beside them, and the last one
+beside the rest of the update. With v the seconds of those kernels if all was on the device, a
+device waits
+
+    max(sum of b_r / w - v, 0) + max(max of b_r / w - (u - v), 0)
+                                                                -> in: `host_waiting_seconds`
 A compiler that has memory to spare brings leaves in earlier, beside the backward pass; that is not
 counted.
 """
@@ -94,10 +100,19 @@ def with_hosted(buffers: BufferTable, problem: Problem, position_of_op: np.ndarr
 
 
 def host_waiting_seconds(
-    leaf_bytes: np.ndarray, host_bytes_per_s: float, update_seconds: float
+    leaf_bytes: np.ndarray,
+    host_bytes_per_s: float,
+    update_seconds: float,
+    reading_seconds: float | None = None,
 ) -> float:
-    """Seconds of a step in which a device waits for the link, given `leaf_bytes` on a device."""
+    """Seconds of a step in which a device waits for the link, given `leaf_bytes` on a device;
+    `reading_seconds` are those of the update's kernels that read leaves where they are, None where
+    they are copied to the device.
+    """
     if not len(leaf_bytes):
         return 0.0
-    moved = float(leaf_bytes.sum() + leaf_bytes.max())
-    return max(moved / host_bytes_per_s - update_seconds, 0.0)
+    coming, last = float(leaf_bytes.sum()), float(leaf_bytes.max())
+    if reading_seconds is None:
+        return max((coming + last) / host_bytes_per_s - update_seconds, 0.0)
+    waiting_to_read = max(coming / host_bytes_per_s - reading_seconds, 0.0)
+    return waiting_to_read + max(last / host_bytes_per_s - (update_seconds - reading_seconds), 0.0)

@@ -5,6 +5,7 @@ from math import prod
 from typing import Any, Final
 
 import jax
+from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
@@ -54,6 +55,53 @@ def mesh_on(
     # Auto: the plan says shardings, and the partitioner does the rest.
     names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
     return Mesh(np.array(given).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def slice_devices(name: str, device_count: int, **described: Any) -> Sequence[Any]:
+    """The devices of a TPU slice that is not there; `described` is as for JAX's topologies."""
+    devices = _described(name, **described)
+    if len(devices) != device_count:
+        # A v4 is described by its cores unless both are asked for as one device, as on machines.
+        devices = _described(name, chip_config_name="megacore", **described)
+    return devices
+
+
+def _described(name: str, **described: Any) -> Sequence[Any]:
+    return topologies.get_topology_desc(platform="tpu", topology_name=name, **described).devices
+
+
+def on_own_slices(
+    name: str, devices: Sequence[Any], groups: Collection[Sequence[int]]
+) -> Sequence[Any]:
+    """`devices` of a TPU slice with those of each group, numbers of `devices`, replaced by those of
+    a slice of the group's own; a group whose chips fill no box of equal hosts stays where it is.
+
+    A program of a group has links to no other chips. The TPU compiler refuses sums over all n
+    devices of a part of a slice, unless JAX numbers them within n of the first.
+    """
+    replaced = list(devices)
+    for group in groups:
+        own = _own_slice(name, [devices[number] for number in group])
+        for number, device in zip(group, own, strict=True):
+            replaced[number] = device
+    return replaced
+
+
+def _own_slice(name: str, group: Sequence[Any]) -> Sequence[Any]:
+    places = np.array([device.coords for device in group])
+    # The chips of one host, as far as they are in the group.
+    beside = [d.coords for d in group if d.process_index == group[0].process_index]
+    sides, host = np.ptp(places, axis=0) + 1, np.ptp(beside, axis=0) + 1
+    chips, hosts = {d.coords for d in group}, {d.process_index for d in group}
+    is_box = len(chips) == prod(sides) and len(hosts) * prod(host) == prod(sides)
+    if not is_box or (sides % host).any():
+        return group
+    generation, _, whole = name.partition(":")
+    dims = "x".join(str(side) for side in sides[: whole.count("x") + 1])
+    own = slice_devices(f"{generation}:{dims}", len(group), chips_per_host_bounds=host.tolist())
+    by_place = {(*d.coords, d.core_on_chip): d for d in own}
+    first = places.min(axis=0)
+    return [by_place[*(d.coords - first), d.core_on_chip] for d in group]
 
 
 def named_shardings(

@@ -47,7 +47,8 @@ def cache_key(
         "program": program_sha256,
         # Without the order of the devices where there is none, as witnesses of before it have it.
         "layout": {key: value for key, value in encode(plan).items() if value is not None},
-        "machine": encode(machine),
+        # Nor what its compiler does not ask for.
+        "machine": {key: value for key, value in encode(machine).items() if value != 0},
         # The witness says whether the program fits, which a user's own topology may change.
         "memory": memory_limit_bytes,
         "versions": encode(COMPILERS[machine.compiler].versions()),

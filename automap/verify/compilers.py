@@ -93,15 +93,16 @@ _SLICE: Final = re.compile(rf"(?:{'|'.join(GENERATIONS)}):[0-9]+(?:x[0-9]+){{1,2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilerMachine:
     """What is compiled for: `kind` is a TPU slice's name or a GPU's, `grid` is that of JAX's GPU
-    topologies.
+    topologies, `memory_bytes` are those of a device that programs may use.
 
-    Both are empty where the compiler does not ask for them.
+    All are empty where the compiler does not ask for them.
     """
 
     compiler: CompilerName
     device_count: int
     kind: str = ""
     grid: str = ""
+    memory_bytes: int = 0
 
 
 def compile_options(machine: CompilerMachine) -> dict[str, bool | str]:
@@ -153,6 +154,7 @@ def _gpus(topology: Topology) -> CompilerMachine:
         device_count=count,
         kind=topology.device.name,
         grid=f"1x{hosts}x{count // hosts}",  # slices x hosts x GPUs of a host
+        memory_bytes=topology.device.memory_bytes,
     )
 
 

@@ -14,6 +14,7 @@ catalogue's K80 has no row: CUDA 12, which XLA's compiler comes with, has droppe
 """
 
 from dataclasses import dataclass
+import math
 from typing import Final
 
 from automap.errors import CompilerError
@@ -39,16 +40,16 @@ class GpuTarget:
     shared_bytes_per_block: int
     threads_per_sm: int = 2048
 
-    @property
-    def text(self) -> str:
-        """The text proto."""
+    def text(self, usable_bytes: int) -> str:
+        """The text proto of one of whose memory programs may use so much."""
         major, minor = self.compute_capability
+        device_bytes = math.ceil(usable_bytes / _USABLE_SHARE)
         return f"""gpu_device_info {{
   {_COMMON}
   core_count: {self.sm_count}
   fpus_per_core: {self.f32_units_per_sm}
   clock_rate_ghz: {self.clock_ghz}
-  device_memory_size: {self.memory_bytes}
+  device_memory_size: {device_bytes}
   memory_bandwidth: {self.memory_bytes_per_s}
   l2_cache_size: {self.l2_bytes}
   threads_per_core_limit: {self.threads_per_sm}
@@ -76,6 +77,9 @@ _COMMON: Final = """threads_per_block_limit: 1024
   thread_dim_limit_y: 1024
   thread_dim_limit_z: 64"""
 _KIB: Final = 1024
+# What XLA counts on where no allocator says how much it may hand out, as JAX's does on a device.
+# Above 95 % of it XLA computes values again, and hides no collectives (as of jax 0.10.2).
+_USABLE_SHARE: Final = 0.8
 
 
 def _v100(description: str, memory_bytes: int) -> GpuTarget:

@@ -177,7 +177,10 @@ def _host_copies(module: Module, host_bytes_per_s: float) -> Mapping[str, Cost]:
             moved = [s for s in given if s.memory_space != made.memory_space]
             if moved:
                 is_stored = made.memory_space == HOST_SPACE
-                n_bytes = max(map(shape_bytes, moved)) if is_stored else shape_bytes(made)
+                # A kernel may read several leaves; of a stack it reads no more than it makes of it.
+                most = max(map(shape_bytes, (made, *rest)))
+                n_bytes = sum(min(shape_bytes(each), most) for each in moved)
+                n_bytes = max(map(shape_bytes, moved)) if is_stored else n_bytes
                 link = "to the host" if is_stored else "from the host"
                 transfer = Transfer(n_bytes / host_bytes_per_s, frozenset({link}))
                 costs[instruction.name] = Cost(transfers=(transfer,))

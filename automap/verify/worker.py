@@ -4,8 +4,9 @@ A compiler may abort, hang, or hold a lock of the whole machine; here it hurts n
 holds the request and gets the answer (`automap.verify.messages`). The process ends when its
 standard input is closed, so that it never outlives the one that started it.
 
-Of a pipeline the programs are compiled one after the other, equal ones once: each is told where the
-values lie that it reads, which is where the programs before it left them  -> in: `_stage_programs`
+Of a pipeline the programs are compiled one after the other, equal ones once, for the devices of
+their stages (of TPUs slices of their own): each is told where the values lie that it reads, which
+is where the programs before it left them                                  -> in: `_stage_programs`
 
 What is compiled for is not there: JAX shows fake CPU devices, or those of an ahead-of-time topology
                                                                       -> in: `compiler_devices`
@@ -35,7 +36,7 @@ from automap.choices import CompilerName
 from automap.jax_compat import compiled_proto
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, parse
-from automap.runtime.meshes import mesh_on, named_shardings
+from automap.runtime.meshes import mesh_on, named_shardings, on_own_slices, slice_devices
 from automap.runtime.pipeline.places import StagePlace, stage_places
 from automap.verify.compilers import CompilerMachine, compile_options
 from automap.verify.gpu_targets import gpu_target
@@ -176,8 +177,12 @@ def _stage_programs(
 ) -> Iterator[ProgramAnswer]:
     """What comes of each program of a pipeline."""
     plan = request.shardings
-    devices = mesh_on(compiler_devices(request.machine), plan.axes, plan.devices).devices.flat
-    places = stage_places([*devices], stages.pipeline)
+    machine = request.machine
+    devices = [*mesh_on(compiler_devices(machine), plan.axes, plan.devices).devices.flat]
+    if machine.compiler == "tpu":
+        groups = {stage.devices for stage in stages.pipeline.stages}
+        devices = on_own_slices(machine.kind, devices, groups)
+    places = stage_places(devices, stages.pipeline)
     done: list[_StageResults] = []
     compiled: dict[Any, _StageResults] = {}
     for number, program in enumerate(stages.programs):
@@ -327,19 +332,13 @@ def _gpus(machine: CompilerMachine) -> Sequence[Any]:
     return topologies.get_topology_desc(
         platform="cuda",
         topology_name=machine.kind,
-        target_config=gpu_target(machine.kind).text,
+        target_config=gpu_target(machine.kind).text(machine.memory_bytes),
         topology=machine.grid,
     ).devices
 
 
 def _slice(machine: CompilerMachine) -> Sequence[Any]:
-    described = topologies.get_topology_desc(platform="tpu", topology_name=machine.kind)
-    if len(described.devices) != machine.device_count:
-        # A v4 is described by its cores unless both are asked for as one device, as on machines.
-        described = topologies.get_topology_desc(
-            platform="tpu", topology_name=machine.kind, chip_config_name="megacore"
-        )
-    return described.devices
+    return slice_devices(machine.kind, machine.device_count)
 
 
 _DEVICES: Final[Mapping[CompilerName, Callable[[CompilerMachine], Sequence[Any]]]] = {

@@ -33,6 +33,7 @@ XLA_CPU: Final = Backend(
     loop_messages="vectors",
     loop_gathers="before",
     loop_zeros="by byte",
+    hosted_state="copied",
     ragged_products="all groups",
     scattered_products="apart",
     layout="rows",

@@ -143,6 +143,8 @@ XLA_GPU: Final = Backend(
     loop_gathers="in every trip",
     # A loop's stacks are zeros that a kernel of their own writes, also those that it fills whole.
     loop_zeros="all",
+    # A copy is an op that is fused with what reads it.
+    hosted_state="read in place",
     ragged_products="all groups",
     scattered_products="apart",
     # A softmax and its gradient are kernels of Triton's, which write over nothing.

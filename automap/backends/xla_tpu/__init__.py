@@ -43,6 +43,7 @@ XLA_TPU: Final = Backend(
     loop_messages="vectors",
     loop_gathers="before",
     loop_zeros="by number",
+    hosted_state="copied",
     ragged_products="own group",
     scattered_products="rings",
     layout="tiles",

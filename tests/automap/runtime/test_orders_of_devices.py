@@ -12,7 +12,7 @@ from automap.config import Options
 from automap.errors import MeshMismatchError, PlanError
 from automap.planner.spaces import plan_workload
 from automap.program import trace_step
-from automap.runtime.meshes import mesh_on
+from automap.runtime.meshes import mesh_on, on_own_slices
 from automap.topology import get_topology
 from automap.topology.device_order import device_order
 from automap.topology.mesh import Mesh
@@ -126,3 +126,69 @@ def test_an_order_of_a_pipeline_is_refused():
     assert plan.mesh.devices is None
     with pytest.raises(PlanError, match=r"mesh\.devices: got .*; allowed: null for a pipeline"):
         replace(plan, mesh=replace(plan.mesh, devices=RING))
+
+
+@dataclass(frozen=True)
+class SliceChip:
+    """A chip of a slice; hosts have 2 x 2 chips unless it is said."""
+
+    slice: str
+    coords: tuple[int, ...]
+    process_index: int
+    core_on_chip: int = 0
+
+
+def described(name, *, host=(2, 2, 1)):
+    sides = [int(side) for side in name.partition(":")[2].split("x")]
+    sides += [1] * (3 - len(sides))
+    hosts = [-(-side // n) for side, n in zip(sides, host, strict=True)]
+    return [
+        SliceChip(name, place, int(np.ravel_multi_index(np.floor_divide(place, host), hosts)))
+        for place in np.ndindex(*sides)
+    ]
+
+
+def own_slices(monkeypatch, name, groups):
+    asked = []
+
+    def slice_devices(name, device_count, *, chips_per_host_bounds):
+        asked.append((name, tuple(chips_per_host_bounds)))
+        chips = described(name, host=chips_per_host_bounds)
+        assert len(chips) == device_count
+        return chips
+
+    monkeypatch.setattr("automap.runtime.meshes.slice_devices", slice_devices)
+    devices = described(name)
+    return devices, on_own_slices(name, devices, groups), asked
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "slices"),
+    [
+        # Lines over two hosts of 2 x 2 chips.
+        ("v5e:2x4", [range(4), range(4, 8)], [("v5e:1x4", (1, 2, 1))] * 2),
+        ("v5e:2x4", [(0, 1, 4, 5), (2, 3, 6, 7)], [("v5e:2x2", (2, 2, 1))] * 2),
+        ("v5e:2x4", [(1, 2)], [("v5e:1x2", (1, 1, 1))]),
+        ("v5p:2x2x2", [range(4)], [("v5p:1x2x2", (1, 2, 1))]),
+    ],
+)
+def test_a_part_of_a_slice_is_compiled_as_a_slice_of_its_own(monkeypatch, name, groups, slices):
+    devices, replaced, asked = own_slices(monkeypatch, name, [tuple(g) for g in groups])
+    assert asked == slices
+    for group, (own, _) in zip(groups, slices, strict=True):
+        first = np.min([devices[n].coords for n in group], axis=0)
+        for number in group:
+            chip = replaced[number]
+            assert chip.slice == own
+            assert tuple(np.add(chip.coords, first)) == devices[number].coords
+            # The same chips share a host.
+            for other in group:
+                is_near = devices[other].process_index == devices[number].process_index
+                assert (replaced[other].process_index == chip.process_index) == is_near
+
+
+@pytest.mark.parametrize("group", [(0, 1, 5), (1, 2, 3)], ids=["no box", "unequal hosts"])
+def test_other_parts_stay_where_they_are(monkeypatch, group):
+    devices, replaced, asked = own_slices(monkeypatch, "v5e:2x4", [group])
+    assert replaced == devices
+    assert not asked

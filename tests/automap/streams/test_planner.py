@@ -25,7 +25,7 @@ from automap.streams.schedule import find_schedule
 from automap.streams.strategies import Limits
 from automap.topology import get_topology
 from automap.topology.gpu_devices import MULTIPROCESSORS
-from automap.verify.compilers import CompilerMachine
+from automap.verify.compilers import machine_for
 from automap.verify.gpu_targets import GPU_TARGETS
 from automap.verify.worker import compiler_devices
 from models.training import random_batch
@@ -333,10 +333,8 @@ def test_xla_starts_all_groups_of_a_stage_on_their_own_streams_and_runs_merged_o
 ):
     step, args = target("inception")
     plan = planned("inception", topology=topology)
-    machine = CompilerMachine(
-        compiler="gpu", device_count=1, kind=topology.removeprefix("1x"), grid="1x1x1"
-    )
-    lowered = plan.jit(step, devices=compiler_devices(machine)).lower(*args)
+    devices = compiler_devices(machine_for("gpu", get_topology(topology)))
+    lowered = plan.jit(step, devices=devices).lower(*args)
     program = lowered.compile().as_text()
     entry = program[program.index("\nENTRY ") :]
     calls = re.findall(

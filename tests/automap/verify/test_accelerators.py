@@ -119,6 +119,18 @@ def test_a_pipeline_is_compiled_stage_by_stage(topology, tmp_path):
     assert verified.compiled_step_seconds >= max(bounds) * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("topology", [pytest.param("v5e:2x4", marks=needs_tpu)])
+def test_stages_of_four_chips_in_a_line_are_compiled(topology, tmp_path):
+    """The compiler ends with an internal error where these are a part of the slice."""
+    step, args = pipeline_steps.mlp(depth=8, width=256, batch=64)
+    plan = automap.plan(step, args, topology=topology, space="pipeline", stages=2, microbatches=8)
+    assert plan.pipeline is not None
+    assert {stage.devices for stage in plan.pipeline.stages} == {(0, 1, 2, 3), (4, 5, 6, 7)}
+    verified = automap.verify(plan, step, args, cache_dir=tmp_path, timeout=TIMEOUT_SECONDS)
+    assert isinstance(verified, PipelineVerification)
+    assert verified.fits and verified.is_verdict
+
+
 @pytest.mark.parametrize("batch", [pytest.param(256, marks=needs_gpu)])
 def test_matmuls_that_triton_has_no_tiles_for_are_compiled_without(batch, tmp_path):
     target = vit_b16(batch=batch, layers="scanned")

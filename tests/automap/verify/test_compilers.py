@@ -30,6 +30,8 @@ from automap.verify.gpu_targets import GPU_TARGETS, gpu_target
 def test_a_topology_names_its_machine(compiler, topology, kind, grid, count):
     machine = machine_for(compiler, get_topology(topology))
     assert (machine.kind, machine.grid, machine.device_count) == (kind, grid, count)
+    told = get_topology(topology).device.memory_bytes if compiler == "gpu" else 0
+    assert machine.memory_bytes == told
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,11 @@ def test_a_target_is_the_catalogues_device(name):
         device = DEVICES[name]
         assert target.memory_bytes == pytest.approx(device.memory_bytes, rel=0.08)
         assert target.memory_bytes_per_s == pytest.approx(device.hbm_bytes_per_s, rel=0.05)
-    assert target.text.count("{") == target.text.count("}")
-    assert re.search(rf"core_count: {target.sm_count}\n", target.text)
+    text = target.text(8 * 10**9)
+    assert text.count("{") == text.count("}")
+    assert re.search(rf"core_count: {target.sm_count}\n", text)
+    # XLA takes four fifths of it.
+    assert "device_memory_size: 10000000000\n" in text
 
 
 def test_every_gpu_of_the_catalogue_has_a_target_but_the_one_that_cuda_has_dropped():
