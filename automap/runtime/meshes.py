@@ -92,7 +92,7 @@ def _own_slice(name: str, group: Sequence[Any]) -> Sequence[Any]:
     # The chips of one host, as far as they are in the group.
     beside = [d.coords for d in group if d.process_index == group[0].process_index]
     sides, host = np.ptp(places, axis=0) + 1, np.ptp(beside, axis=0) + 1
-    chips, hosts = {d.coords for d in group}, {d.process_index for d in group}
+    chips, hosts = {tuple(d.coords) for d in group}, {d.process_index for d in group}
     is_box = len(chips) == prod(sides) and len(hosts) * prod(host) == prod(sides)
     if not is_box or (sides % host).any():
         return group
@@ -101,7 +101,7 @@ def _own_slice(name: str, group: Sequence[Any]) -> Sequence[Any]:
     own = slice_devices(f"{generation}:{dims}", len(group), chips_per_host_bounds=host.tolist())
     by_place = {(*d.coords, d.core_on_chip): d for d in own}
     first = places.min(axis=0)
-    return [by_place[*(d.coords - first), d.core_on_chip] for d in group]
+    return [by_place[*np.subtract(d.coords, first).tolist(), d.core_on_chip] for d in group]
 
 
 def named_shardings(

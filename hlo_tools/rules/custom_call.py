@@ -6,7 +6,8 @@ cuDNN's fused attention has a rule of its own, as
 length, heads, features] (queries, keys, values, and in the backward call the forward result and its
 gradient), results of rank four are [batch, heads, length, features]; softmax statistics are [batch,
 heads, length], sequence lengths [batch], a bias [batch or 1, heads or 1, t, s]. Batch and heads
-pass. With fewer key heads than query heads, query heads are (key head, query of it)
+pass. With fewer key heads than query heads, query heads are (key head, query of it). A gradient of
+what samples or heads share, as of a bias or of a single head of keys, is summed over them
                                                                             -> in: `cudnn_attention`
 Its products read the pairs (t, s) of positions that the mask leaves, P of T S:
 
@@ -59,6 +60,15 @@ def cudnn_attention(instruction: Instruction, operands: list[Dims], results: lis
             is_query = dims[head_dim] == heads
             factors = (outer, inner) if is_query and heads > key_heads else (outer,)
             builder.set(tensor, head_dim, factors if dims[head_dim] > 1 else ())
+    if _is_backward(instruction):
+        for n, dims in enumerate(results):
+            if len(dims) == _ARRAY:
+                sums = [
+                    *((b,) if dims[0] < batch else ()),
+                    *((outer,) if dims[1] < key_heads else ()),
+                    *((inner,) if dims[1] < heads else ()),
+                ]
+                builder.sum(n, tuple(sums))
     rule = builder.build(FactorKind.REPLICATION)
     return replace(rule, work=_attention_work(instruction, operands))
 
@@ -71,9 +81,13 @@ def _attention_work(instruction: Instruction, operands: list[Dims]) -> Work:
     first = np.arange(queries) - (mask.window - 1) if mask.window else 0
     # A window ends where the keys begin.
     pairs = int(np.broadcast_to(last - np.maximum(first, 0) + 1, queries).clip(min=0).sum())
-    is_backward = instruction.attributes.custom_call_target.endswith("Backward")
-    products = 3 * features + 2 * value_features if is_backward else features + value_features
+    backward, forward = 3 * features + 2 * value_features, features + value_features
+    products = backward if _is_backward(instruction) else forward
     return Work(2 * batch * heads * pairs * products)
+
+
+def _is_backward(instruction: Instruction) -> bool:
+    return instruction.attributes.custom_call_target.endswith("Backward")
 
 
 def _is_bias(dims: Dims, operands: list[Dims]) -> bool:

@@ -10,14 +10,16 @@ factor's kind says what splitting it over devices means:
     REPLICATION   every device needs all of it (a sorted dimension)
 
 The kinds are Shardy's (its op_sharding_rule attribute); `str(rule)` is the algebra of the golden
-tests.
+tests. What several results share may pass in one of them and be summed over in another, as the
+query heads of attention in the gradient of their only key head            -> in: `Rule.summed_in`
 
 A window needs only the elements next to a device's own part, its *halo*; a slice or a reversal
 moves parts as a whole and has none. The size of a permuted or replicated dimension may differ from
 tensor to tensor; so may that of a factor with a halo; the factor has the largest.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 import string
 
@@ -75,13 +77,16 @@ DimFactors = tuple[tuple[int, ...], ...]
 class Rule:
     """The factors of one op and how operands and results are indexed by them.
 
-    `work` is stated of kernels of a user's own; None of all others.
+    `work` is stated of kernels of a user's own; None of all others. `sums` are the factors that
+    pass elsewhere and are summed over in each result; () where all results are alike.
     """
 
     factors: tuple[Factor, ...]
     operands: tuple[DimFactors, ...]
     results: tuple[DimFactors, ...]
     work: Work | None = None
+    # Names of kernels in plan files are digests of what is printed: no kernel of Pallas has some.
+    sums: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
 
     def __str__(self) -> str:
         """The rule as algebra, as `ik,kj->ij reduce=k`."""
@@ -95,7 +100,14 @@ class Rule:
             names = [_letter(i) for i, f in enumerate(self.factors) if f.kind is kind]
             if names and kind is not FactorKind.PASSTHROUGH:
                 text += f" {kind.value}={','.join(names)}"
+        for result, factors in enumerate(self.sums):
+            text += f" {result}:reduce={','.join(map(_letter, factors))}" if factors else ""
         return text
+
+    def summed_in(self, result: int) -> tuple[int, ...]:
+        """The factors over which a result is a sum: split over devices, each has a part of it."""
+        reduced = tuple(i for i, f in enumerate(self.factors) if f.kind is FactorKind.REDUCTION)
+        return (*reduced, *self.sums[result]) if self.sums else reduced
 
     @property
     def n_iterations(self) -> int:
@@ -122,6 +134,7 @@ class RuleBuilder:
         self._shapes = [*operands, *results]
         self._n_operands = len(operands)
         self._dims: list[list[tuple[int, ...] | None]] = [[None] * len(s) for s in self._shapes]
+        self._sums: dict[int, tuple[int, ...]] = {}
 
     def result(self, index: int = 0) -> int:
         """Tensor number of a result, to be used in `add` beside operand numbers."""
@@ -150,6 +163,10 @@ class RuleBuilder:
         """State a dimension's factors outright, as reshape needs."""
         self._dims[tensor][dim] = factors
 
+    def sum(self, result: int, factors: tuple[int, ...]) -> None:
+        """State over which factors that pass elsewhere a result is a sum."""
+        self._sums[result] = factors
+
     def build(self, rest: FactorKind = FactorKind.REPLICATION) -> Rule:
         """The rule; what was not mentioned is a factor of its own of kind `rest`."""
         for tensor, shape in enumerate(self._shapes):
@@ -158,11 +175,14 @@ class RuleBuilder:
                 if self._dims[tensor][dim] is None:
                     self.add((tensor, dim), size=size, kind=rest)
         dims = [tuple(d or () for d in tensor) for tensor in self._dims]
-        return _compact(self._factors, dims, self._n_operands)
+        return _compact(self._factors, dims, self._n_operands, self._sums)
 
 
 def _compact(
-    factors: list[Factor], dims: list[tuple[tuple[int, ...], ...]], n_operands: int
+    factors: list[Factor],
+    dims: list[tuple[tuple[int, ...], ...]],
+    n_operands: int,
+    sums: Mapping[int, tuple[int, ...]],
 ) -> Rule:
     """Drop factors of size one and number the rest in order of first appearance."""
     # Equal rules print alike, in whatever order their factors were added.
@@ -179,4 +199,8 @@ def _compact(
         factors=tuple(factors[f] for f in order),
         operands=tuple(renamed[:n_operands]),
         results=tuple(renamed[n_operands:]),
+        sums=tuple(
+            tuple(order[f] for f in sums.get(result, ()) if f in order)
+            for result in (range(len(dims) - n_operands) if sums else ())
+        ),
     )

@@ -24,7 +24,7 @@ from hlo_tools.analyses.invariants import Constants, counts_up
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import STRUCTURAL, SUMS_APART, SUMS_AT_ONCE
-from hlo_tools.rules import FactorKind, Rule
+from hlo_tools.rules import Rule
 from hlo_tools.rules.convolution import partitioned_alone
 
 
@@ -46,7 +46,7 @@ def result_edges(
     graph = problem.graph
     edges = EdgeList(highest_rank(problem), op_rows.shape[1])
     # By the identity of the rule, which like operations share and the problem keeps alive.
-    reduced: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    reduced: dict[int, tuple[list[tuple[int, ...]], tuple[int, ...]]] = {}
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops = row_of_op.tolist()
     merged = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
@@ -58,9 +58,10 @@ def result_edges(
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         if id(rule) not in reduced:
-            reduced[id(rule)] = _reduced_factors(rule), _sum_by_factor(rule, op.opcode)
-        summed, factor_sums = reduced[id(rule)]
-        for value, dims in zip(op.outputs, rule.results):
+            by_result = [rule.summed_in(result) for result in range(len(rule.results))]
+            reduced[id(rule)] = by_result, _sum_by_factor(rule, op.opcode)
+        by_result, factor_sums = reduced[id(rule)]
+        for value, dims, summed in zip(op.outputs, rule.results, by_result):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = EdgeKey(
                     values[value],
@@ -115,9 +116,9 @@ class _Messages:
         # Bytes of the sums that go together in one trip of each loop.
         self._n_bytes: dict[int, int] = defaultdict(int)
         for loop, op, rule in zip(self._loop, self._graph.ops, problem.linkage.rules, strict=True):
-            merged = [v for v in op.outputs if self._is_merged(v)]
-            if merged and _reduced_factors(rule):
-                self._n_bytes[loop] += sum(self._graph.values[v].n_bytes for v in merged)
+            for result, value in enumerate(op.outputs[: len(rule.results)]):
+                if self._is_merged(value) and rule.summed_in(result):
+                    self._n_bytes[loop] += self._graph.values[value].n_bytes
 
     def __call__(self, value: int, op: Op) -> float:
         array = self._graph.values[value]
@@ -152,10 +153,6 @@ class _Partials:
                 if counts_up(self._constants, op.inputs[1]):
                     return Partials.ROWS
         return Partials.TERMS
-
-
-def _reduced_factors(rule: Rule) -> tuple[int, ...]:
-    return tuple(i for i, f in enumerate(rule.factors) if f.kind is FactorKind.REDUCTION)
 
 
 def _sum_by_factor(rule: Rule, opcode: str) -> tuple[int, ...]:

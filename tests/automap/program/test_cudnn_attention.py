@@ -32,6 +32,7 @@ FORMS = {
     "causal": ({"is_causal": True}, {}, QUERY),
     "grouped heads": ({"is_causal": True}, {}, KEY),
     "window": ({"is_causal": True, "local_window_size": (16, 0)}, {}, QUERY),
+    "one head of keys": ({}, {}, _abstract(B, T, 1, D)),
     "bias": ({}, {"bias": _abstract(1, H, T, T)}, QUERY),
     "mask": ({}, {"mask": _abstract(B, 1, T, T, dtype=jnp.bool_)}, QUERY),
     "lengths": ({}, {"query_seq_lengths": LENGTHS, "key_value_seq_lengths": LENGTHS}, QUERY),
@@ -78,10 +79,35 @@ def test_every_form_is_split_by_batch_and_heads_and_counts_its_products(form):
         assert rule.work.flops == 2 * B * H * _pairs(FORMS[form][0]) * D * products
         queries, keys = (rule.operands[n] for n in range(2))
         # Batch and (key) heads are one factor each of queries, keys and the first result.
-        for dim, result_dim in ((0, 0), (2, 1)):
+        for dim, result_dim in ((0, 0), (2, 1)) if form != "one head of keys" else ((0, 0),):
             assert queries[dim][:1] == keys[dim][:1] == rule.results[0][result_dim][:1] != ()
         assert len(queries[2]) == (2 if FORMS[form][2] is KEY else 1)
         assert op.outputs
+
+
+@pytest.mark.parametrize(
+    ("form", "shared"),
+    [
+        ("plain", {}),
+        ("lengths", {}),
+        ("one head of keys", {1: "heads", 2: "heads"}),
+        ("grouped heads", {1: "queries of a key head", 2: "queries of a key head"}),
+        ("bias", {3: "batch"}),
+    ],
+)
+def test_gradients_of_what_is_shared_are_sums(form, shared):
+    problem = _problem(form)
+    forward, backward = (
+        rule
+        for op, rule in zip(problem.graph.ops, problem.linkage.rules, strict=True)
+        if op.instruction.attributes.custom_call_target.startswith("__cudnn$fmha")
+    )
+    (batch,), _, heads, _ = backward.operands[0]
+    factor = {"batch": batch, "heads": heads[0], "queries of a key head": heads[-1]}
+    expected = {result: (factor[name],) for result, name in shared.items()}
+    results = range(len(backward.results))
+    assert {n: backward.summed_in(n) for n in results if backward.summed_in(n)} == expected
+    assert not any(forward.summed_in(n) for n in range(len(forward.results)))
 
 
 def test_a_step_that_fails_otherwise_says_its_own_error():

@@ -133,7 +133,7 @@ class SliceChip:
     """A chip of a slice; hosts have 2 x 2 chips unless it is said."""
 
     slice: str
-    coords: tuple[int, ...]
+    coords: list[int]
     process_index: int
     core_on_chip: int = 0
 
@@ -143,7 +143,7 @@ def described(name, *, host=(2, 2, 1)):
     sides += [1] * (3 - len(sides))
     hosts = [-(-side // n) for side, n in zip(sides, host, strict=True)]
     return [
-        SliceChip(name, place, int(np.ravel_multi_index(np.floor_divide(place, host), hosts)))
+        SliceChip(name, [*place], int(np.ravel_multi_index(np.floor_divide(place, host), hosts)))
         for place in np.ndindex(*sides)
     ]
 
@@ -180,7 +180,7 @@ def test_a_part_of_a_slice_is_compiled_as_a_slice_of_its_own(monkeypatch, name, 
         for number in group:
             chip = replaced[number]
             assert chip.slice == own
-            assert tuple(np.add(chip.coords, first)) == devices[number].coords
+            assert np.add(chip.coords, first).tolist() == devices[number].coords
             # The same chips share a host.
             for other in group:
                 is_near = devices[other].process_index == devices[number].process_index

@@ -2,6 +2,7 @@
 for memory.
 """
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 import automap
 from automap.api.verification import PipelineVerification
 from automap.verify.gpu_targets import GPU_TARGETS
+from models.llama import TINY, llama
 from models.nmt import nmt
 from models.vit import vit_b16
 from tests.automap.runtime.pipeline import running as pipeline_steps
@@ -129,6 +131,19 @@ def test_stages_of_four_chips_in_a_line_are_compiled(topology, tmp_path):
     verified = automap.verify(plan, step, args, cache_dir=tmp_path, timeout=TIMEOUT_SECONDS)
     assert isinstance(verified, PipelineVerification)
     assert verified.fits and verified.is_verdict
+
+
+@pytest.mark.parametrize("key_heads", [pytest.param(n, marks=needs_gpu) for n in (1, 8)])
+def test_gradients_of_a_single_head_of_keys_are_summed_as_predicted(key_heads, tmp_path):
+    config = replace(TINY, attention="flash", key_heads=key_heads)
+    target = llama(config, batch=16, seq=128, dtype="bfloat16").target
+    options = {"preset": "megatron", "mesh": {"model": 4}, "levers": "none"}
+    verified = _verified(target, "4xh100", tmp_path, **options)
+    rows = {row.kind: row for row in verified.comparison.rows or ()}
+    assert rows["all-reduce"].compiled_bytes == rows["all-reduce"].predicted_bytes
+    # Of a head of keys for each device none is.
+    assert ("reduce-scatter" in rows) == (key_heads == 1)
+    assert "reduce-scatter" not in rows or rows["reduce-scatter"].agrees
 
 
 @pytest.mark.parametrize("batch", [pytest.param(256, marks=needs_gpu)])
