@@ -144,6 +144,8 @@ class ConvolutionNumbers:
     narrow_results: float
     gradient_share: float
     gradient_narrow_features: float
+    vector_share: float
+    vector_narrow_sum: float
 
 
 # Every evaluator asks for the numbers; the files never change in a process.

@@ -6,7 +6,7 @@ step and are marked as assumptions; `automap calibrate` writes measured ones for
 
 from typing import Final
 
-from automap.topology.gpu_devices import GPUS
+from automap.topology.gpu_devices import GPUS, PROCESSOR_CORES
 from automap.topology.model import Device, Source
 
 
@@ -131,7 +131,7 @@ def _tpu(
 
 # The processor of ColocRL's machines:
 # flops_per_s = cores * base clock * (2 units * 8 lanes * 2 operations of a fused multiply-add).
-_CORES: Final = 18
+_CORES: Final = PROCESSOR_CORES["haswell"]
 _CYCLES_PER_S: Final = 2.3e9
 _F32_FLOPS_PER_CYCLE: Final = 32
 

@@ -314,9 +314,27 @@ MULTIPROCESSORS: Final[Mapping[str, int]] = {
 """By the name of the device."""
 
 
+PROCESSOR_CORES: Final[Mapping[str, int]] = {"haswell": 18}
+"""Of processors beside GPUs, by the name of the device."""
+
+
+def is_processor(device: Device) -> bool:
+    """Whether a device of a machine with GPUs is none."""
+    return device.name in PROCESSOR_CORES
+
+
 def core_count(device: Device) -> int:
-    """SMs of a GPU; of one that is not listed, those of the A100."""
-    return MULTIPROCESSORS.get(device.name, MULTIPROCESSORS["a100"])
+    """SMs of a GPU, of one that is not listed those of the A100; cores of a processor."""
+    known = {**MULTIPROCESSORS, **PROCESSOR_CORES}
+    return known.get(device.name, MULTIPROCESSORS["a100"])
+
+
+def has_matrix_units(device: Device, dtype: str) -> bool:
+    """Whether products of a type run on matrix units: float32 does where bfloat16 is a type, others
+    before it if they are more than twice as fast as float32, as vectors of two are.
+    """
+    rates = dict(device.flops_per_s)
+    return "bf16" in rates or device.peak_flops_per_s(dtype) > 2 * rates["f32"]
 
 
 def multiprocessors(topology: Topology) -> int:

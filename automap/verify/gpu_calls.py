@@ -8,13 +8,22 @@ A convolution's call has the attributes of the convolution that it is of, or is 
 from collections.abc import Mapping, Sequence
 from math import prod
 
+import numpy as np
+
 from automap.backends import Backend
-from automap.cost.kernels.convolutions import filter_gradient_share, forward_share
+from automap.cost.kernels.convolutions import (
+    LocalSizes,
+    filter_gradient_share,
+    forward_share,
+    vector_seconds,
+    winograd_tiles,
+)
 from automap.cost.kernels.on_core import seconds_per_number, sort_work, top_k_work
+from automap.topology.gpu_devices import has_matrix_units
 from automap.topology.model import Device
 from hlo_tools.analyses.flops import convolution_flops
 from hlo_tools.graph import DTYPE_BITS
-from hlo_tools.module import Instruction, Module, Shape
+from hlo_tools.module import ConvDims, Instruction, Module, Shape
 from hlo_tools.opcodes import SORT
 from hlo_tools.rules import make_rule
 
@@ -56,15 +65,47 @@ def _convolution(
     left, right, result = operands.get(target, (first, second, made))
     dims, numbers = instruction.attributes.conv, backend.convolution_numbers
     flops = convolution_flops(instruction, left.dims, right.dims, result.dims)
-    share = device.matmul_efficiency
+    share, peak = device.matmul_efficiency, device.peak_flops_per_s(left.dtype)
     if dims is not None and numbers is not None and instruction.attributes.feature_group_count == 1:
+        if not has_matrix_units(device, left.dtype):
+            sizes = _sizes(instruction, dims, [s.dims for s in (left, right, result)], left.dtype)
+            works, rates = np.array([flops], float), np.array([peak * share])
+            return float(vector_seconds(works, sizes, numbers, device, rates)[0])
         read, results = right.dims[dims.kernel_input_feature], result.dims[dims.output_feature]
         if target == _BACKWARD_FILTER:
             share = filter_gradient_share(read, results, numbers)
         else:
             ends = (results, read) if target == _BACKWARD_INPUT else (read, results)
             share = forward_share(*ends, DTYPE_BITS[left.dtype] / 8, numbers)
-    return flops / (device.peak_flops_per_s(left.dtype) * float(share))
+    return flops / (peak * float(share))
+
+
+def _sizes(
+    instruction: Instruction, dims: ConvDims, forward: Sequence[Sequence[int]], dtype: str
+) -> LocalSizes:
+    """Those of the product that a call is; `forward` are the tensors of its forward convolution."""
+    left, right, result = forward
+    read, results = right[dims.kernel_input_feature], result[dims.output_feature]
+    made = [result[d] for d in dims.output_spatial]
+    if instruction.attributes.custom_call_target == _BACKWARD_INPUT:
+        read, results = results, read
+        made = [left[d] for d in dims.input_spatial]
+    filters = [right[d] for d in dims.kernel_spatial]
+    images, places, taps = left[dims.input_batch], prod(made), prod(filters)
+    tiles = winograd_tiles(filters, made, instruction.attributes.window)
+    is_filter_gradient = instruction.attributes.custom_call_target == _BACKWARD_FILTER
+    if is_filter_gradient:
+        read, images, places, taps = images, read, taps, places
+    return LocalSizes(
+        features=np.array([read]),
+        results=np.array([results]),
+        samples=np.array([images]),
+        places=np.array([places]),
+        taps=np.array([taps]),
+        tile_share=np.array([tiles / prod(made)]),
+        is_filter_gradient=np.array([is_filter_gradient]),
+        item_bytes=np.array([DTYPE_BITS[dtype] / 8]),
+    )
 
 
 def _attention(instruction: Instruction, given: Sequence[Shape], device: Device) -> float:

@@ -15,7 +15,8 @@ def _row(gpu, seconds):
 def test_all_rows_are_of_known_networks_and_gpus():
     rows = published_rows()
     assert {row.network for row in rows} == set(NETWORKS)
-    assert {get_topology(f"1x{row.gpu}").device.name for row in rows} == {"k80", "p100"}
+    gpus = {"k80", "p100", "titan-xp", "2080ti", "v100-32gb"}
+    assert {get_topology(f"1x{row.gpu}").device.name for row in rows} == gpus
     assert len({(row.gpu, row.network, row.batch) for row in rows}) == len(rows)
 
 
@@ -23,7 +24,7 @@ def test_a_step_is_held_against_the_seconds_of_its_batch():
     # 64 images at 128 a second take half a second.
     assert _row("k80", 1.0).ratio == pytest.approx(2.0)
     text = report([_row("k80", 1.0), _row("k80", 0.25), _row("k80", 0.5)])
-    assert "| K80 | 1.00 | 0.50 to 2.00 |" in text
+    assert "| K80 | fit | 1.00 | 0.50 to 2.00 |" in text
     assert "P100" not in text
 
 

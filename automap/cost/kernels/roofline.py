@@ -31,15 +31,17 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.backends import Backend, TileNumbers, backend_for
+from automap.backends import Backend, ConvolutionNumbers, TileNumbers, backend_for
 from automap.backends.effects import KernelWork
 from automap.cost.kernels.column_sums import limit_by_blocks
+from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flops
 from automap.cost.kernels.matrix_tiles import FactorSizes, padding
 from automap.cost.kernels.table import KernelTable
 from automap.cost.profile import KernelProfile
 from automap.cost.profile.measured import MeasuredKernels, measured_kernels
 from automap.cost.profile.prices import KernelPrices, correcting_kernels
 from automap.cost.shardings import Shardings
+from automap.topology.gpu_devices import has_matrix_units
 from automap.topology.model import OP_CLASSES, Topology
 
 
@@ -94,7 +96,11 @@ class Roofline:
         peaks = np.array([device.peak_flops_per_s(d) if d else np.inf for d in table.dtype])
         # What is measured of a product may be faster than its bytes say.
         memory = np.where(np.isinf(peaks), moved / device.hbm_bytes_per_s, 0.0)
-        return np.maximum(table.flops / devices / peaks, memory)
+        flops = table.flops / devices
+        if self._backend.convolution_numbers is not None:
+            fewer = table.convolutions.kernels[self._on_vectors & (table.convolutions.tiles > 0)]
+            flops[fewer] *= LEAST_WINOGRAD_FLOPS
+        return np.maximum(flops / peaks, memory)
 
     def _launched(self, busy: np.ndarray) -> np.ndarray:
         return np.maximum(
@@ -151,11 +157,25 @@ class Roofline:
             )
         if library is not None and len(table.convolutions.kernels):
             which = table.convolutions.kernels
-            flops[which] = device.matmul_efficiency * table.convolutions.occupied_flops(
-                flops[which], table.op_row, sharding, library, device
-            )
+            flops[which] = self._convolution_flops(flops[which], sharding, library)
         memory = moved / bytes_per_s + extra_seconds
         return np.maximum(flops / self._flops_per_s, memory), moved
+
+    def _convolution_flops(
+        self, flops: np.ndarray, sharding: Shardings, numbers: ConvolutionNumbers
+    ) -> np.ndarray:
+        """What products could do in the time of convolutions, [those]."""
+        table = self.kernels.convolutions
+        sizes = table.local_sizes(self.kernels.op_row, sharding)
+        rates = self._flops_per_s[table.kernels]
+        return library_flops(flops, sizes, self._on_vectors, numbers, self.topology.device, rates)
+
+    @cached_property
+    def _on_vectors(self) -> np.ndarray:
+        """Whether each convolution is of a type without matrix units, [those]."""
+        device = self.topology.device
+        types = [self.kernels.dtype[k] for k in self.kernels.convolutions.kernels]
+        return np.array([bool(d) and not has_matrix_units(device, d) for d in types], bool)
 
     @cached_property
     def _measured(self) -> MeasuredKernels | None:
