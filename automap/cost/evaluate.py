@@ -39,6 +39,7 @@ from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
 from automap.cost.traffic.flows import (
     ALL_GATHER,
+    ALL_REDUCE,
     ALL_TO_ALL,
     KINDS,
     REDUCE_SCATTER,
@@ -322,6 +323,9 @@ class Evaluator:
         """Seconds of each entry of `collectives` once, [entries]."""
         # No compiler merges exchanges.
         is_merged = collectives.combinable & (collectives.kind != ALL_TO_ALL)
+        # Of activations only what is summed side by side (`Edges.least_messages`).
+        is_sum = np.isin(collectives.kind, (ALL_REDUCE, REDUCE_SCATTER)) & ~collectives.on_operand
+        is_merged |= is_sum
         if self.backend.combines == "sums":
             is_merged = is_merged & (collectives.kind != ALL_GATHER)
         # `_least_messages` lists result edges first, then operand edges.

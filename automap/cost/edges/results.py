@@ -1,6 +1,7 @@
 """Result edges: where ops make tensors, and what is summed there."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 import math
 from typing import Literal
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from automap.cost.collectives import KINDS
 from automap.cost.edges.loops import innermost_loops, part_of_message
-from automap.cost.edges.sums import Order, Sums, keeps_elements, merged_sums
+from automap.cost.edges.sums import Order, Sums, addition_chains, keeps_elements, merged_sums
 from automap.cost.edges.table import (
     EdgeKey,
     EdgeList,
@@ -23,7 +24,7 @@ from automap.program.problem import Problem
 from hlo_tools.analyses.invariants import Constants, counts_up
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import STRUCTURAL, SUMS_APART, SUMS_AT_ONCE
+from hlo_tools.opcodes import CONTRACTIONS, STRUCTURAL, SUMS_APART, SUMS_AT_ONCE
 from hlo_tools.rules import Rule
 from hlo_tools.rules.convolution import partitioned_alone
 
@@ -52,7 +53,7 @@ def result_edges(
     merged = Sums({}, {}, {}) if order is None else merged_sums(graph, order)
     whole = merged.whole(graph)
     partials = _Partials(graph, simplifies=order is not None)
-    least_messages = _Messages(problem, most_rank=1 if loop_messages == "vectors" else None)
+    least_messages = _Messages(problem, merged, loop_messages)
     # Sum -> its distinct terms so far, each with its edge.
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
@@ -105,14 +106,19 @@ def _own_flow(problem: Problem, index: int, value: int) -> OwnFlow:
 
 
 class _Messages:
-    """`Edges.least_messages` of results: in one trip of a loop the sums of arrays of up to
-    `most_rank` dimensions (any, if None) are one message together.
+    """`Edges.least_messages` of results: in one trip of a loop the sums of vectors, or of all
+    arrays, are one message together. Where all are, so are sums of activations in one chain of
+    additions, which wait for nothing of each other.
     """
 
-    def __init__(self, problem: Problem, *, most_rank: int | None) -> None:
+    def __init__(
+        self, problem: Problem, merged: Sums, loop_messages: Literal["vectors", "all"]
+    ) -> None:
         self._graph, self._loop = problem.graph, innermost_loops(problem.graph)
         self._side = problem.storage.side.tolist()
-        self._most_rank = most_rank
+        self._most_rank = 1 if loop_messages == "vectors" else None
+        is_merging = loop_messages == "all"
+        self._beside = _terms_beside(problem, merged) if is_merging else dict[int, int]()
         # Bytes of the sums that go together in one trip of each loop.
         self._n_bytes: dict[int, int] = defaultdict(int)
         for loop, op, rule in zip(self._loop, self._graph.ops, problem.linkage.rules, strict=True):
@@ -122,8 +128,10 @@ class _Messages:
 
     def __call__(self, value: int, op: Op) -> float:
         array = self._graph.values[value]
+        if value in self._beside:
+            return 1.0 / self._beside[value]
         if not self._is_merged(value):
-            return float(op.trip_count > 1)
+            return float(self._side[value] == Side.NONE or op.trip_count > 1)
         together = self._n_bytes[self._loop[array.producer]]
         return part_of_message(array.n_bytes, together, op.trip_count)
 
@@ -131,6 +139,28 @@ class _Messages:
         rank = len(self._graph.values[value].dims)
         is_small = self._most_rank is None or rank <= self._most_rank
         return self._side[value] != Side.NONE and is_small
+
+
+def _terms_beside(problem: Problem, merged: Sums) -> Mapping[int, int]:
+    """Products that are activations, and how many sums there are in the chain of additions of each,
+    with itself, that share a group of dimensions which they sum over.
+    """
+    graph, groups = problem.graph, problem.linkage.factor_groups
+    chain = addition_chains(graph, lambda op: op.opcode == "convert" or keeps_elements(graph, op))
+    # By chain: the name of each sum, and the groups that it sums over.
+    sums: dict[int, dict[int, frozenset[int]]] = defaultdict(dict)
+    term_names = dict[int, int]()
+    for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
+        value = op.outputs[0] if op.opcode in CONTRACTIONS else -1
+        if value in chain and problem.storage.side[value] == Side.NONE:
+            name = term_names[value] = merged.sum_by_term.get(value, value)
+            summed = {int(groups[index, factor]) for factor in rule.summed_in(0)}
+            sums[chain[value]][name] = frozenset(summed - {-1})
+    return {
+        value: max(sum(not own[name].isdisjoint(other) for other in own.values()), 1)
+        for value, name in term_names.items()
+        for own in (sums[chain[value]],)
+    }
 
 
 class _Partials:

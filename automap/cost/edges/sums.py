@@ -12,13 +12,17 @@ sum may be reduced at the trip count outside of a loop instead of its own; reduc
 where they are, and so does what is sliced before it is added. A scatter-add is first merged with
 what it is added to, whatever that is.
 
+Terms that are added to something else besides cannot be added up first, as the gradients of
+queries, keys and values that meet in the residual stream. They are reduced side by side: nothing of
+one chain of additions is made of another part of it                     -> in: `addition_chains`
+
 A term may be converted before a loop adds it up (d made in bfloat16, c in float32): what leaves
 the loop is of the carry's type, `Sums.widened`. A compiler that takes sums out of loops before it
 merges any leaves those that a trip adds to each other; one that merges first does so also with
 what is converted                                                             -> in: `Order`
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Literal
@@ -207,17 +211,26 @@ def _accumulated(
 
 def _scatters(graph: Graph) -> dict[int, int]:
     """Scatters that are added up, and a name of the chain of additions."""
-    returned = set(graph.outputs)
-    chain: dict[int, int] = {}
-    # From the last addition backwards, so that all terms get the name of the outermost sum.
-    for op in reversed(graph.ops):
-        if op.opcode == "add":
-            name = chain.get(op.outputs[0], op.outputs[0])
-            for term in op.inputs:
-                if len(graph.users[term]) == 1 and term not in returned:
-                    chain[term] = name
+    chain = addition_chains(graph, hands_on=lambda op: False)
     return {
         op.outputs[0]: chain[op.outputs[0]]
         for op in graph.ops
         if op.opcode == "scatter" and op.outputs[0] in chain
     }
+
+
+def addition_chains(graph: Graph, hands_on: Callable[[Op], bool]) -> Mapping[int, int]:
+    """For each value that is only added to something, also after an op that `hands_on` what it
+    reads, a name of the chain of additions: none of one chain is made of another.
+    """
+    returned = set(graph.outputs)
+    chain: dict[int, int] = {}
+    # From the last addition backwards, so that all terms get the name of the outermost sum.
+    for op in reversed(graph.ops):
+        is_handed_on = bool(op.outputs) and op.outputs[0] in chain and hands_on(op)
+        if op.opcode == "add" or is_handed_on:
+            name = chain.get(op.outputs[0], op.outputs[0])
+            for term in op.inputs if op.opcode == "add" else op.inputs[:1]:
+                if len(graph.users[term]) == 1 and term not in returned:
+                    chain[term] = name
+    return chain

@@ -60,7 +60,8 @@ class Edges:
                         gradients and parameters
     least_messages      the part of a message that each execution is at least: 0 outside loops,
                         where anything may be merged; 1 in a loop, every trip of which sends its
-                        own; less of what goes together in one trip (`automap.cost.edges.loops`)
+                        own; less of what goes together in one trip (`automap.cost.edges.loops`),
+                        and of activations that are summed side by side
     sums_at_once        whether the operation's partial sums over all axes end in one all-reduce,
                         also where part of it could be scattered (reduce, scatter; contractions
                         scatter first)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.edges.loops import part_of_message
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
@@ -14,6 +15,7 @@ from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
+from hlo_tools.analyses.phases import Phase
 from tests.steps import problem_of
 
 
@@ -85,3 +87,40 @@ def test_a_trip_gathers_its_parameters_in_one_message_where_the_backend_merges_t
     parts = (edges.least_messages[edge] * collectives.count[gathers])[in_loops]
     # A trip forwards and one backwards.
     assert parts.sum() / TRIPS == pytest.approx(2.0, rel=0.01)
+
+
+def residual_layers(state, batch):
+    """Layers in a loop: three products of one stream, and one that is added to it."""
+
+    def loss(stacks):
+        def layer(x, w):
+            inner = jnp.tanh(x @ w["a"]) * jnp.tanh(x @ w["b"]) * jnp.tanh(x @ w["c"])
+            return x + inner @ w["out"], None
+
+        return jnp.sum(lax.scan(layer, batch["x"], stacks)[0] ** 2)
+
+    gradients = jax.grad(loss)(state)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, state, gradients), 0.0
+
+
+@pytest.mark.parametrize(("platform", "messages"), [("tpu", 3), ("cuda", 1)])
+def test_sums_that_meet_in_one_stream_are_one_message_where_the_backend_merges(platform, messages):
+    """The stream's gradient is added to three partial products: none waits for another."""
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")  # noqa: E731
+    state = {name: array(TRIPS, WIDTH, 2 * WIDTH) for name in "abc"}
+    state["out"] = array(TRIPS, 2 * WIDTH, WIDTH)
+    problem = problem_of(residual_layers, (state, {"x": array(64, WIDTH)}))
+    topology = get_topology({"cuda": "8xh100", "tpu": "v5e:2x4"}[platform])
+    cost = Evaluator(build_tables(problem, platform), problem.n_classes, topology)
+    space, mesh = Space(problem), Mesh(("model",), (8,))
+    (point,) = PRESETS["megatron"].points(space, mesh)
+    priced = cost.price_point(space.split_classes(point))
+    entries = priced.collectives
+    n_bytes = 64 * WIDTH * 4
+    is_backward = cost.tables.results.phase[entries.edge] == Phase.BACKWARD
+    of_stream = np.flatnonzero((entries.n_bytes == n_bytes) & is_backward)
+    assert entries.count[of_stream].sum() == 3 * TRIPS
+    seconds = (priced.collective_seconds * entries.count)[of_stream].sum() / TRIPS
+    alone = collective_cost(CollectiveKind.ALL_REDUCE, topology, mesh.sizes, (0,))
+    expected = messages * alone.seconds(3 * n_bytes / messages)
+    assert seconds == pytest.approx(float(expected))
