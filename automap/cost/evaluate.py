@@ -17,7 +17,7 @@ peak        max over schedule positions of the bytes of live buffers and gathere
             -> in: `automap.cost.memory`
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -27,7 +27,8 @@ from automap.backends import Backend, backend_for
 from automap.backends.effects import CollectiveWork
 from automap.cost import host_copies
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
-from automap.cost.hosted import host_waiting_seconds
+from automap.cost.edges.loops import whole_messages
+from automap.cost.hosted import host_waiting_seconds, update_counts
 from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
@@ -49,7 +50,6 @@ from automap.errors import TopologyError
 from automap.plan.memory_curve import MemoryCurveRecord
 from automap.space.point import SplitClasses
 from automap.topology.model import Topology
-from hlo_tools.analyses.phases import Phase
 
 
 # Seconds that are all waited for are one sum in two orders, up to this fraction.
@@ -119,11 +119,13 @@ class Evaluator:
         scheduled = self.backend.schedule_numbers
         if scheduled is not None:
             merges = self.backend.loop_messages == "all"
+            collective_seconds = self._seconds_together(priced)
+            busy = float(collective_seconds @ collectives.count)
             waiting = waiting_seconds(
                 self.tables.order,
                 kernel_seconds,
                 collectives,
-                priced.collective_seconds,
+                collective_seconds,
                 self._messages(collectives, priced.sharding.sizes) if merges else None,
                 scheduled.unseen_seconds,
             )
@@ -159,28 +161,18 @@ class Evaluator:
                 f"device {device.name!r}: host_bytes_per_s is missing, and the plan keeps state in "
                 "the host's memory; give the machine's device one, or plan with --levers none"
             )
+        update_seconds, reading_seconds = (self._update_counts @ priced.kernel_seconds).tolist()
         return copied + host_waiting_seconds(
             self.hosted_bytes(priced.sharding),
             device.host_bytes_per_s,
-            float(priced.kernel_seconds @ self._update_count[0]),
-            float(priced.kernel_seconds @ self._update_count[1])
-            if self.backend.hosted_state == "read in place"
-            else None,
+            update_seconds,
+            reading_seconds if self.backend.hosted_state == "read in place" else None,
         )
 
     @cached_property
-    def _update_count(self) -> np.ndarray:
-        """How often the update runs each distinct kernel, of all and of those that read leaves that
-        are in the host's memory, [2, kernels].
-        """
-        program, count = self.tables.program, np.zeros((2, len(self.tables.kernels.count)))
-        graph, phases = program.problem.graph, program.problem.phases
-        hosted = {graph.inputs[leaf] for leaf in program.problem.hosted}
-        for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True):
-            if phases[kernel.op] is Phase.UPDATE:
-                reads = any(access.value in hosted for access in kernel.reads)
-                count[: 1 + reads, row] += graph.ops[kernel.op].trip_count
-        return count
+    def _update_counts(self) -> np.ndarray:
+        program = self.tables.program
+        return update_counts(program.problem, program.kernels, program.row_of_kernel)
 
     def _peak(self, sharding: Shardings, collectives: Collectives) -> tuple[float, float]:
         """Peak bytes, and the seconds in which a step takes those that are new to it."""
@@ -201,7 +193,8 @@ class Evaluator:
 
     def price_point(self, split_classes: SplitClasses) -> Priced:
         """What every kernel and every collective takes under `split_classes`."""
-        return self.price(shardings(self.tables, self.n_classes, split_classes))
+        priced = self.price(shardings(self.tables, self.n_classes, split_classes))
+        return replace(priced, collective_seconds=self._seconds_together(priced))
 
     def price(self, sharding: Shardings) -> Priced:
         """What every kernel and every collective takes if the rows are split so."""
@@ -319,8 +312,16 @@ class Evaluator:
         sharding = shardings(self.tables, self.n_classes, split_classes)
         return self.tables.collectives(sharding)
 
-    def _collective_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
-        """Seconds of each entry of `collectives` once, [entries]."""
+    def _seconds_together(self, priced: Priced) -> np.ndarray:
+        """Seconds of each collective of a whole point once (`whole_messages`)."""
+        if self.backend.loop_messages != "all":
+            return priced.collective_seconds
+        return self._collective_seconds(priced.collectives, priced.sharding.sizes, is_point=True)
+
+    def _collective_seconds(
+        self, collectives: Collectives, sizes: tuple[int, ...], *, is_point: bool = False
+    ) -> np.ndarray:
+        """Seconds of each entry of `collectives` once, [entries]: all of a point, or each alone."""
         # No compiler merges exchanges.
         is_merged = collectives.combinable & (collectives.kind != ALL_TO_ALL)
         # Of activations only what is summed side by side (`Edges.least_messages`).
@@ -328,17 +329,20 @@ class Evaluator:
         is_merged |= is_sum
         if self.backend.combines == "sums":
             is_merged = is_merged & (collectives.kind != ALL_GATHER)
-        # `_least_messages` lists result edges first, then operand edges.
-        edge = collectives.edge + np.where(
-            collectives.on_operand, len(self.tables.results.count), 0
-        )
+        # `_loops` lists result edges first, then operand edges.
+        first_operand = len(self.tables.results.count)
+        edge = collectives.edge + np.where(collectives.on_operand, first_operand, 0)
+        least, loop, trips = self._loops[:, edge]
         # A tensor that is merged with others is a fraction of a message: it pays that part of the
         # latency. One of at least `combine_bytes` is a message by itself, never several.
-        messages = np.clip(self._messages(collectives, sizes), self._least_messages[edge], 1.0)
+        messages = np.clip(self._messages(collectives, sizes), least, 1.0)
         messages = np.where(is_merged, messages, 1.0)
         seconds = np.zeros(len(messages))
         # One number for (kind, axes): there are few different ones, and each has its own lines.
         group = (collectives.kind << len(sizes)) + collectives.mask
+        if is_point:
+            runs, loop = collectives.count / trips, np.where(is_merged, loop, -1)
+            messages = whole_messages(messages, group, loop, runs)
         for number in np.unique(group).tolist():
             rows = group == number
             cost = self._cost(number >> len(sizes), number & (1 << len(sizes)) - 1, sizes)
@@ -371,10 +375,11 @@ class Evaluator:
         return seconds
 
     @cached_property
-    def _least_messages(self) -> np.ndarray:
-        """Those of result edges, then of operand edges."""
+    def _loops(self) -> np.ndarray:
+        """Least messages, loop, trips of it: of result edges, then operand edges, [3, edges]."""
         tables = (self.tables.results, self.tables.operands)
-        return np.concatenate([t.least_messages for t in tables])
+        columns = [np.stack((t.least_messages, t.loop, t.loop_trips)) for t in tables]
+        return np.concatenate(columns, axis=1)
 
     def _cost(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
         # The key has the sizes, as one evaluator prices points of many meshes.

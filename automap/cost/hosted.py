@@ -23,6 +23,7 @@ A compiler that has memory to spare brings leaves in earlier, beside the backwar
 counted.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +31,7 @@ import numpy as np
 
 from automap.cost.memory import TEMPORARY_KIND, BufferTable
 from automap.program.problem import Problem
+from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
 
@@ -97,6 +99,22 @@ def with_hosted(buffers: BufferTable, problem: Problem, position_of_op: np.ndarr
             death[number] = first + min(int((place + 1 + _AHEAD) * share), length) - 1
             kind[number], hosted[number] = TEMPORARY_KIND, value in rank
     return replace(buffers, birth=birth, death=np.maximum(birth, death), kind=kind, hosted=hosted)
+
+
+def update_counts(
+    problem: Problem, kernels: Sequence[Kernel], row_of_kernel: Sequence[int]
+) -> np.ndarray:
+    """How often the update runs each distinct kernel, of all and of those that read leaves that are
+    in the host's memory, [2, kernel rows].
+    """
+    count = np.zeros((2, max(row_of_kernel, default=-1) + 1))
+    graph = problem.graph
+    hosted = {graph.inputs[leaf] for leaf in problem.hosted}
+    for kernel, row in zip(kernels, row_of_kernel, strict=True):
+        if problem.phases[kernel.op] is Phase.UPDATE:
+            reads = any(access.value in hosted for access in kernel.reads)
+            count[: 1 + reads, row] += graph.ops[kernel.op].trip_count
+    return count
 
 
 def host_waiting_seconds(

@@ -2,7 +2,10 @@
 
 A collective of B bytes that goes together with others of its trip, T bytes in all, is B / T of a
 message; outside of loops anything may be merged                        -> in: `part_of_message`
+Those over the same axes are a message at least, whatever others there are -> in: `whole_messages`
 """
+
+import numpy as np
 
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
@@ -13,6 +16,18 @@ def part_of_message(n_bytes: int, together: int, trips: int) -> float:
     if trips == 1:
         return 0.0
     return min(n_bytes / together, 1.0) if together else 1.0
+
+
+def whole_messages(
+    messages: np.ndarray, group: np.ndarray, loop: np.ndarray, runs: np.ndarray
+) -> np.ndarray:
+    """`messages`, the parts that collectives are of messages, but where those that go together in
+    one trip of a loop are less than a whole one: all arrays are [collectives], `group` those that
+    can be merged (one kind, over the same axes), `loop` -1 outside, `runs` of one trip.
+    """
+    _, together = np.unique(np.stack((loop, group)), axis=1, return_inverse=True)
+    parts = np.bincount(together.ravel(), messages * runs)[together.ravel()]
+    return np.where((loop >= 0) & (parts < 1.0), messages / parts, messages)
 
 
 def innermost_loops(graph: Graph) -> list[int]:

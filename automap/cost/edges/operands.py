@@ -12,6 +12,7 @@ import numpy as np
 from automap.cost.edges.loops import innermost_loops, part_of_message
 from automap.cost.edges.table import (
     CHOOSING_OPCODES,
+    NO_LOOP,
     Copies,
     EdgeKey,
     EdgeList,
@@ -33,10 +34,17 @@ from hlo_tools.rules import FactorKind, Rule
 @dataclass(frozen=True)
 class _Messages:
     """Of how many messages a gathered tensor is at least; `together` as `gathered_together` has it,
-    None where tensors go by themselves.
+    None where tensors go by themselves; `loops` are those that ops are in.
     """
 
     together: Sequence[int] | None
+    loops: Sequence[int]
+
+    @classmethod
+    def build(cls, problem: Problem, sources: Sequence[int], *, are_merged: bool) -> "_Messages":
+        """Those of a problem."""
+        together = gathered_together(problem, sources) if are_merged else None
+        return cls(together, innermost_loops(problem.graph))
 
     def least(self, n_bytes: int, index: int, trips: int) -> float:
         """For the operand of the op `index`, in so many trips."""
@@ -44,6 +52,10 @@ class _Messages:
         if self.together is None:
             return float(trips > 1)
         return part_of_message(n_bytes, self.together[index], trips)
+
+    def loop(self, index: int, trips: int) -> tuple[int, int]:
+        """`EdgeKey.loop` of the operand of an op, which is gathered in so many trips."""
+        return (self.loops[index], trips) if trips > 1 else NO_LOOP
 
 
 def operand_edges(
@@ -77,7 +89,8 @@ def operand_edges(
     pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
-    messages = _Messages(gathered_together(problem, sources) if loop_messages == "all" else None)
+    gathers_in_trips = loop_gathers == "in every trip"
+    messages = _Messages.build(problem, sources, are_merged=loop_messages == "all")
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         slides = any(factor.halo is not None for factor in rule.factors)
         for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
@@ -87,8 +100,7 @@ def operand_edges(
             if (row, demanded) not in wanted_by:
                 wanted_by[row, demanded] = _wanted(op_rows[row], demanded)
             wanted = wanted_by[row, demanded]
-            shape = graph.values[value].dims
-            windows = _windows(rule, number, shape, op.opcode) if slides else ()
+            windows = _windows(rule, number, graph.values[value].dims, op.opcode) if slides else ()
             # Two windows may exchange different halos: which of those are one is for
             # `automap.cost.edges.halos` to say. Operations that choose their factor may choose
             # differently under one point, so only those of one row share a copy.
@@ -99,8 +111,7 @@ def operand_edges(
                 continue
             before = copies_by_source.setdefault(sources[value], [])
             # What the loop does not change is gathered as often as it changes, outside.
-            most_trips = changed[value] if loop_gathers == "before" else op.trip_count
-            trips = min(op.trip_count, most_trips)
+            trips = op.trip_count if gathers_in_trips else min(op.trip_count, changed[value])
             n_bytes = gathered_bytes(graph, op, value, narrows=narrows)
             edge = edges.add(
                 EdgeKey(
@@ -114,6 +125,7 @@ def operand_edges(
                     earlier=tuple(sorted({e for _, e in before})),
                     windows=windows,
                     least_messages=messages.least(n_bytes, index, trips),
+                    loop=messages.loop(index, trips),
                     last_size=last_size(graph, value),
                 ),
                 trips,

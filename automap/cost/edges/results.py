@@ -11,6 +11,7 @@ from automap.cost.collectives import KINDS
 from automap.cost.edges.loops import innermost_loops, part_of_message
 from automap.cost.edges.sums import Order, Sums, addition_chains, keeps_elements, merged_sums
 from automap.cost.edges.table import (
+    NO_LOOP,
     EdgeKey,
     EdgeList,
     Edges,
@@ -54,6 +55,7 @@ def result_edges(
     whole = merged.whole(graph)
     partials = _Partials(graph, simplifies=order is not None)
     least_messages = _Messages(problem, merged, loop_messages)
+    loops = innermost_loops(graph)
     # Sum -> its distinct terms so far, each with its edge.
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
@@ -77,6 +79,7 @@ def result_edges(
                     tuple(sorted(partitioned_alone(op.instruction, rule))),
                     partials(op),
                     least_messages=least_messages(value, op),
+                    loop=(loops[index], op.trip_count) if op.trip_count > 1 else NO_LOOP,
                     last_size=last_size(graph, value),
                     widened=merged.widened.get(value, 1.0),
                     own=_own_flow(problem, index, value),

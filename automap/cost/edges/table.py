@@ -62,6 +62,8 @@ class Edges:
                         where anything may be merged; 1 in a loop, every trip of which sends its
                         own; less of what goes together in one trip (`automap.cost.edges.loops`),
                         and of activations that are summed side by side
+    loop, loop_trips    the innermost loop that it runs in the trips of, -1 if none, and how many
+                        these are in a step
     sums_at_once        whether the operation's partial sums over all axes end in one all-reduce,
                         also where part of it could be scattered (reduce, scatter; contractions
                         scatter first)
@@ -96,6 +98,8 @@ class Edges:
     phase: np.ndarray
     combinable: np.ndarray
     least_messages: np.ndarray
+    loop: np.ndarray
+    loop_trips: np.ndarray
     sums_at_once: np.ndarray
     sum_of_factor: np.ndarray
     is_alone: np.ndarray
@@ -125,6 +129,10 @@ class Copies:
     first: np.ndarray
     last: np.ndarray
     repeats: np.ndarray
+
+
+NO_LOOP = -1, 1
+"""The loop and the trips of what is in none."""
 
 
 class OwnFlow(NamedTuple):
@@ -157,6 +165,7 @@ class EdgeKey(NamedTuple):
     earlier: tuple[int, ...] = ()
     windows: tuple[Window, ...] = ()
     least_messages: float = 0.0
+    loop: tuple[int, int] = NO_LOOP
     last_size: int = 0
     widened: float = 1.0
     own: OwnFlow = OwnFlow()
@@ -210,7 +219,7 @@ class EdgeList:
         alone = np.zeros((n, self.width), bool)
         sums = np.zeros((n, self.width), np.int64)
         # Integer fields of keys, a row each in the order in which they are read below.
-        scalars = np.zeros((9, n), np.int64)
+        scalars = np.zeros((11, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
             reduced[row, list(key.reduced)] = True
@@ -227,6 +236,7 @@ class EdgeList:
                 # A vector has no last dimension in the sense of `Edges.last_dim`.
                 len(key.factor_of_dim) - 1 if len(key.factor_of_dim) > 1 else -1,
                 key.last_size,
+                *key.loop,
             )
         own = np.array([key.own for key in self.index], np.int64).reshape(n, 3)
         examples = np.array(self.examples, np.int64).reshape(n, 2)
@@ -242,6 +252,8 @@ class EdgeList:
             combinable=scalars[4].astype(bool),
             sums_at_once=scalars[5].astype(bool),
             least_messages=np.array([key.least_messages for key in self.index], float),
+            loop=scalars[9],
+            loop_trips=scalars[10],
             widened=np.array([key.widened for key in self.index], float),
             sum_of_factor=sums,
             is_alone=alone,

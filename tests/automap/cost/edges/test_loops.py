@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.cost.edges.loops import part_of_message
+from automap.cost.edges.loops import part_of_message, whole_messages
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import ALL_GATHER
@@ -124,3 +124,31 @@ def test_sums_that_meet_in_one_stream_are_one_message_where_the_backend_merges(p
     alone = collective_cost(CollectiveKind.ALL_REDUCE, topology, mesh.sizes, (0,))
     expected = messages * alone.seconds(3 * n_bytes / messages)
     assert seconds == pytest.approx(float(expected))
+
+
+def test_what_goes_over_the_same_axes_in_a_trip_is_a_message_at_least():
+    parts = np.array([0.3, 0.1, 0.25, 0.9, 0.6, 0.2])
+    group, loop = np.array([0, 0, 1, 1, 2, 2]), np.array([7, 7, 7, 8, 8, -1])
+    runs = np.array([1.0, 2.0, 1.0, 1.0, 2.0, 1.0])
+    whole = whole_messages(parts, group, loop, runs)
+    # Alone in a trip, or with others; one that fills more than a message; outside of loops.
+    assert whole == pytest.approx([0.6, 0.2, 1.0, 1.0, 0.6, 0.2])
+    assert whole[:2] @ runs[:2] == pytest.approx(1.0)
+
+
+def test_over_one_axis_a_point_is_what_its_collectives_are_by_themselves():
+    cost, _ = _zero_3("cuda")
+    space = Space(cost.tables.program.problem)
+    (point,) = PRESETS["zero-3"].points(space, MESH)
+    priced = cost.price_point(space.split_classes(point))
+    alone = cost.price(priced.sharding).collective_seconds
+    assert priced.collective_seconds == pytest.approx(alone, rel=1e-6)
+    # Of a point over two axes sums and gathers are over more sets of axes than one.
+    both = Mesh(("data", "model"), (4, 2))
+    for name in ("zero-3", "megatron"):
+        for point in PRESETS[name].points(space, both):
+            priced = cost.price_point(space.split_classes(point))
+            alone = cost.price(priced.sharding).collective_seconds
+            assert (priced.collective_seconds >= alone * (1 - 1e-9)).all()
+            estimate = cost.estimate(priced)
+            assert estimate == cost.evaluate(space.split_classes(point))
