@@ -32,7 +32,7 @@ from automap.simulate.operators.placing import clear_edge, place_edge, place_ope
 
 # A bound is over the limit only if it is by more than what rounding does to sums of seconds: so no
 # simulation ends early whose makespan is not over it.
-_ROUNDING = 1.0 + 1e-9
+ROUNDING = 1.0 + 1e-9
 
 
 @compiled
@@ -115,7 +115,7 @@ def simulate_all(w: Wiring, p: Placement, r: TaskSlots, limit_seconds: float) ->
     limit: then the timeline is void.
     """
     n_operators, n_devices = p.device.shape
-    limit = limit_seconds * _ROUNDING
+    limit = limit_seconds * ROUNDING
     left, tail = np.zeros(len(r.first)), np.zeros(n_operators)
     if limit < np.inf and _is_over(w, p, r, limit, left, tail):
         return NONE

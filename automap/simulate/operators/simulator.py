@@ -32,7 +32,7 @@ from automap.simulate.operators.arrays import (
 )
 from automap.simulate.operators.configuration import Configuration, check
 from automap.simulate.operators.delta import replace_configuration, simulate_changed
-from automap.simulate.operators.full import place_all, replace_all, simulate_all
+from automap.simulate.operators.full import ROUNDING, place_all, replace_all, simulate_all
 from automap.simulate.operators.graph import OperatorGraph
 from automap.simulate.operators.network import DeviceNetwork
 
@@ -125,7 +125,8 @@ class Simulator:
         self._n_resources = network.n_devices + network.n_media
         self._tasks: TaskSlots = empty_slots(fixed + _FIRST_SLOTS, self._n_resources)
         self._free_slot = 0
-        # Operators whose configuration has changed since the task graph was written.
+        # Those that the task graph was written of, and operators that were placed since.
+        self._written = list(configurations)
         self._changed = set[int]()
         self._n_factors = np.array([len(o.factors) for o in graph.operators], np.int64)
         self._arrays = _arrays(graph, self._wiring.adds.shape[1] - 1, network.n_devices)
@@ -174,6 +175,7 @@ class Simulator:
         self.place(operator, configuration)
         if method is not Method.FULL:
             self._changed.clear()
+            self._written[operator] = configuration
             orphans = self._replace(operator)
             if orphans is not None and simulate_changed(
                 self._wiring,
@@ -206,6 +208,9 @@ class Simulator:
         """Simulate as `simulate` does, and return the makespan; None if it is over the limit, and
         then the timeline is void.
         """
+        # Most proposals of a walk are over it by what one device computes: nothing is written then.
+        if self._least_seconds() > limit_seconds * ROUNDING:
+            return None
         self.write_changes()
         done = simulate_all(self._wiring, self._placement, self._tasks, limit_seconds)
         return None if done == NONE else self.makespan_seconds
@@ -254,12 +259,17 @@ class Simulator:
         """Bring the task graph up to date with the configurations, as every simulation does first.
         The timeline may be void then.
         """
-        if len(self._changed) > _REBUILT_SHARE * len(self.configurations):
+        # What was taken back before it was written is as it was.
+        now, written = self.configurations, self._written
+        differing = sorted(o for o in self._changed if now[o] != written[o])
+        if len(differing) > _REBUILT_SHARE * len(self.configurations):
             self.rebuild()
             return
-        if self._changed:
-            changed = np.array(sorted(self._changed), np.int64)
-            self._changed.clear()
+        self._changed.clear()
+        if differing:
+            changed = np.array(differing, np.int64)
+            for operator in differing:
+                written[operator] = now[operator]
             self._free_slot = replace_all(
                 self._wiring,
                 self._placement,
@@ -272,6 +282,15 @@ class Simulator:
             )
             if self._free_slot > len(self._tasks.resource):
                 self.rebuild()
+
+    def _least_seconds(self) -> float:
+        """What the device that computes longest does, beyond which no step ends sooner."""
+        arrays, speed = self._arrays, self._links.speed
+        n_parts = arrays.degrees.prod(axis=1)
+        is_part = np.arange(arrays.devices.shape[1]) < n_parts[:, None]
+        seconds = np.repeat(arrays.part_seconds, np.minimum(n_parts, is_part.shape[1]))
+        busy = np.bincount(arrays.devices[is_part], seconds, len(speed)) / speed
+        return float(busy.max(initial=0.0))
 
     def _record(self, operator: int) -> None:
         target, configuration = self.graph.operators[operator], self.configurations[operator]
@@ -307,6 +326,7 @@ class Simulator:
     def rebuild(self) -> None:
         """Write the whole task graph anew, without gaps; the timeline is void then."""
         self._changed.clear()
+        self._written = list(self.configurations)
         while True:
             self._free_slot = place_all(
                 self._wiring, self._placement, self._tasks, self._links, *self._arrays

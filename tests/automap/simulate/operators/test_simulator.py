@@ -226,6 +226,19 @@ def test_a_limit_ends_a_simulation_only_if_the_makespan_is_over_it(n_devices, se
     assert ended == {True, False}
 
 
+def test_what_computing_alone_puts_over_the_limit_is_not_written():
+    simulator, rng = _random_start(5, 8)
+    before = _columns(simulator.timeline())
+    for o, configuration in _moves(simulator, rng, 10):
+        known = simulator.configurations[o]
+        simulator.place(o, configuration)
+        assert simulator.simulate_within(0.0) is None
+        assert _columns(simulator.timeline()) == before
+        simulator.place(o, known)
+    simulator.simulate()
+    assert _columns(simulator.timeline()) == before
+
+
 def test_what_is_written_change_by_change_is_what_is_written_anew():
     simulator, rng = _random_start(4, 8)
     for _ in range(15):
