@@ -69,7 +69,7 @@ _LARGE_SECONDS: Final = 120.0
 _COMPILE_SECONDS: Final = 900.0
 _WITH_LEVERS: Final = "with levers"
 _MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
-    **dict.fromkeys(MODELS, ("v5e:2x2", "8xh100", "8xa100")),
+    **dict.fromkeys(MODELS, ("v5e:2x2", "8xh100", "8xa100", "1xh100")),
     LLAMA: ("v5e:4x4", "v6e:2x4", "8xh100", "8xa100"),
 }
 _ALL_MODELS: Final[Mapping[str, Model]] = {**MODELS, **LARGE}
@@ -270,7 +270,8 @@ def _compiled(row: Row, compiler: CompilerName) -> Row:
     return replace(row, compiler=compiler)
 
 
-def _read(path: Path) -> dict[tuple[str, str, str], Row]:
+def read_rows(path: Path) -> dict[tuple[str, str, str], Row]:
+    """The rows of a file, by what tells them apart."""
     rows = {}
     for fields in kept_rows(path):
         plans = {name: Plan(**plan) for name, plan in fields.pop("plans").items()}
@@ -340,7 +341,7 @@ def main(
     """Make the rows and their table."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
-    known, rows = _read(kept), []
+    known, rows = read_rows(kept), []
     for model, machines in _MACHINES.items():
         for case in (Case(model, machine) for machine in machines):
             if only and not any(f"{case.model} {case.machine}".startswith(o) for o in only):

@@ -112,12 +112,20 @@ def measure(number: int, folder: Path) -> Measured:
     """Compiles and runs a case; keeps its program."""
     case = CASES[number]
     step, args = case.load()
-    lowered: Any = step.lower(*args)
-    donated = [info.donated for info in jax.tree.leaves(lowered.args_info)]
-    compiled = lowered.compile()
+    compiled, measured = measured_step(case.name, step, args, folder)
     program = compiled_proto(compiled)
     if program is not None:
         (folder / f"{number}.hlo.xz").write_bytes(lzma.compress(program, preset=1))
+    return measured
+
+
+def measured_step(
+    name: str, step: Any, args: Sequence[Any], folder: Path
+) -> tuple[jax.stages.Compiled, Measured]:
+    """A jitted step with abstract arguments, compiled and timed; one at a time for each folder."""
+    lowered: Any = step.lower(*args)
+    donated = [info.donated for info in jax.tree.leaves(lowered.args_info)]
+    compiled = lowered.compile()
     usage = compiled.memory_analysis()
     loop = _Loop(compiled, args, donated)
     loop.place()
@@ -128,8 +136,8 @@ def measure(number: int, folder: Path) -> Measured:
         in_a_row = min(loop.run(count) / count for _ in range(_ROWS))
         data = _traced(loop)
     kernels, span = _kernels(data)
-    return Measured(
-        name=case.name,
+    return compiled, Measured(
+        name=name,
         device=jax.devices()[0].device_kind,
         jax_version=jax.__version__,
         measured_on=str(date.today()),

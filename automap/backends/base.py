@@ -89,6 +89,8 @@ class Backend:
     scratch             what operations need besides (`automap.backends.arrays`)
     relaid_stacks       stacks that are copied to another order of dimensions before a loop reads
                         them: (op that enters the loop, value)
+    unpriced            operations that are known to take much longer than is predicted, with what
+                        to say of each: (op, sentence)
     views               opcodes whose results are what they read, in another order of dimensions
     in_place            opcodes that write over what they read, beside elementwise ones
     beside_sums         whether what reads an array and sums of it writes over the array, or anew
@@ -127,6 +129,7 @@ class Backend:
     arrays: Arrays | None = None
     scratch: Callable[[Graph], Sequence[Scratch]] = no_scratch
     relaid_stacks: Callable[[Graph], Iterable[tuple[int, int]]] = lambda graph: ()
+    unpriced: Callable[[Graph], Iterable[tuple[int, str]]] = lambda graph: ()
     views: frozenset[str] = frozenset()
     in_place: frozenset[str] = frozenset()
     beside_sums: Literal["in place", "anew"] = "in place"

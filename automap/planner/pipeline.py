@@ -14,7 +14,7 @@ import time
 
 import numpy as np
 
-from automap.backends import backend_for, version_warnings
+from automap.backends import backend_for
 from automap.config import Options
 from automap.cost.kernels.roofline import Roofline
 from automap.deadline import Deadline
@@ -28,6 +28,7 @@ from automap.plan.explain import all_the_same_text
 from automap.plan.parts import PredictedRecord
 from automap.plan.pipeline import MOST_PASSES
 from automap.plan.record import MeshRecord, PipelineRecord, PlanRecord, SearchRecord
+from automap.planner.known_limits import backend_warnings
 from automap.planner.pipeline_records import (
     AXIS,
     bound_gap,
@@ -120,7 +121,7 @@ def pipeline_plan(
         warnings=(
             *warnings,
             *problem.warnings,
-            *version_warnings(backend_for(setup.topology.platform)),
+            *backend_warnings(backend_for(setup.topology.platform), workload),
         ),
     )
 

@@ -13,7 +13,7 @@ import time
 import jax
 import numpy as np
 
-from automap.backends import backend_for, version_warnings
+from automap.backends import backend_for
 from automap.config import Options
 from automap.deadline import Deadline
 from automap.errors import InfeasiblePlanError, InputError
@@ -35,6 +35,7 @@ from automap.plan.placement import (
     task_ranges,
 )
 from automap.plan.record import MeshRecord, PlanRecord, SearchRecord
+from automap.planner.known_limits import backend_warnings
 from automap.planner.pipeline_records import AXIS, bubble
 from automap.planner.records import whole_leaves, workload_record
 from automap.program.contained import contained
@@ -97,7 +98,7 @@ def plan_placement(
             *((f"{deadline.why_over}; the search had not ended",) if deadline.is_over else ()),
             *search.notes,
             *workload.problem.warnings,
-            *version_warnings(backend_for(graph.platform)),
+            *backend_warnings(backend_for(graph.platform), workload),
         ),
     )
 

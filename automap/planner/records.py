@@ -9,7 +9,6 @@ from typing import Literal
 import jax
 import numpy as np
 
-from automap.backends import version_warnings
 from automap.cost.memory import Memory
 from automap.cost.shardings import shardings
 from automap.cost.tables import Tables
@@ -34,6 +33,7 @@ from automap.plan.record import (
 from automap.planner.conflicts import Conflicts
 from automap.planner.constraints import Constraint, EquationShapes, derive_constraints
 from automap.planner.decisions import Decisions, SameWork
+from automap.planner.known_limits import backend_warnings
 from automap.planner.rates import helpful_changes, program_losses, rates_record
 from automap.planner.remat_prices import Prices
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
@@ -203,7 +203,7 @@ def build_plan(outcome: Outcome) -> PlanRecord:
             *missed,
             *_held(workload, constraints),
             *SameWork(context, outcome.best.point).warnings(),
-            *version_warnings(context.evaluator.backend),
+            *backend_warnings(context.evaluator.backend, workload),
             *_reserved(outcome),
         ),
         program=recorded_program(

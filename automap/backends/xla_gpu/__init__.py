@@ -26,6 +26,7 @@ from typing import Final
 from automap.backends.arrays import Scratch, item_bytes
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import FittedFile, core_numbers
+from automap.backends.xla_gpu.contended import contended_additions
 from automap.backends.xla_gpu.loop_layouts import relaid_scratch, relaid_stacks
 from automap.backends.xla_gpu.nccl import NCCL
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
@@ -155,5 +156,6 @@ XLA_GPU: Final = Backend(
     effects=EFFECTS,
     scratch=_scratch,
     relaid_stacks=relaid_stacks,
+    unpriced=contended_additions,
     in_place=frozenset({SORT}),
 )
