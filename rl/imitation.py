@@ -49,11 +49,15 @@ class Imitator:
         seed: int,
         learning_rate: float,
         updates: int,
+        device: str = "cpu",
     ):
-        """First weights follow from the seed; the learning rate falls over so many updates."""
+        """First weights follow from the seed; the learning rate falls over so many updates. The
+        network is on `device`, as `torch.device` names it.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self._network = ActionNetwork(shape, hidden, 1)
+            self._network = ActionNetwork(shape, hidden, 1).to(device)
+        self._device = device
         self._adam = torch.optim.Adam(self._network.parameters(), lr=learning_rate)
         self._rate, self._most, self._done = learning_rate, updates, 0
 
@@ -69,7 +73,7 @@ class Imitator:
     def values(self, states: Observation) -> np.ndarray:
         """Q [m, A], -inf where not allowed."""
         with torch.inference_mode():
-            return self._q(states).numpy()
+            return self._q(states).cpu().numpy()
 
     def loss(self, lessons: Lessons) -> float:
         """The loss of lessons that are not learnt from."""
@@ -89,13 +93,14 @@ class Imitator:
         return loss.item()
 
     def _loss(self, lessons: Lessons) -> torch.Tensor:
-        q, worth = self._q(lessons.states), torch.from_numpy(lessons.worth)
+        q, worth = self._q(lessons.states), torch.from_numpy(lessons.worth).to(self._device)
         known = ~worth.isnan()
         worth = worth.masked_fill(~known, -torch.inf)
         best, at = worth.max(1, keepdim=True)
         target = ((worth - best) / TEMPERATURE).softmax(1)
         # Actions that are not allowed have -inf, which times a target of zero would be NaN.
-        logs = (q / TEMPERATURE).log_softmax(1).masked_fill(~lessons_mask(lessons), 0.0)
+        allowed = torch.from_numpy(lessons.states.mask).to(self._device)
+        logs = (q / TEMPERATURE).log_softmax(1).masked_fill(~allowed, 0.0)
         ranking = -(target * logs).sum(1)
         value = (q.gather(1, at) - best).squeeze(1) ** 2
         # Far from the best only the order counts; there the network need not be exact.
@@ -120,11 +125,6 @@ class Imitator:
         self._done = int(arrays["updates"][0])
 
     def _q(self, states: Observation) -> torch.Tensor:
-        inputs = network_inputs(states)
+        inputs = network_inputs(states, self._device)
         q = inputs.baseline + self._network(inputs).squeeze(-1)
         return q.masked_fill(~inputs.mask, -torch.inf)
-
-
-def lessons_mask(lessons: Lessons) -> torch.Tensor:
-    """Allowed actions [m, A]."""
-    return torch.from_numpy(lessons.states.mask)

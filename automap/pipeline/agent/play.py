@@ -5,7 +5,8 @@ greedy       the best action of Q in each state; the last one by the step that i
              one of its head, it has the best
 beam w x b   of each state of a level the b best actions of Q (of the first state w); the w best of
              those by Q are the next level. The last two actions of the last level are searched as
-             far as they can be below the best step so far
+             far as they can be below the best step so far; of the divisions that are known on its
+             paths it has the best too
 infer        greedy, then the beams `BEAMS`, each begun below the best step so far, all improved
              by local search; above TRAINED_STAGES, where a state costs more, greedy only
 
@@ -41,11 +42,7 @@ def greedy(game: Game, score: Score) -> Partition:
     for _ in range(game.stages - 2 - state.decided):
         choices = candidates(game, state)
         # Each candidate comes with a whole partition that is allowed: the best of all counts.
-        known = int(choices.made.argmin())
-        if best is None or choices.made[known] < best.seconds:
-            point, unit = int(choices.points[known]), int(choices.units[known])
-            partition = completed(game.heads, state, point, unit)
-            best = Partition(*partition, float(choices.made[known]))
+        best = _best_made(game, state, choices, np.inf if best is None else best.seconds) or best
         place = int(score(choices).argmax())
         state = next_state(
             game.arrays, state, int(choices.points[place]), int(choices.units[place])
@@ -58,7 +55,7 @@ def beam(
     game: Game, score: Score, width: int, branch: int, bound_seconds: float = np.inf
 ) -> Partition | None:
     """The best partition of a beam; None if none of its paths has a step below the bound."""
-    level = [game.start]
+    level, best = [game.start], None
     # The last two actions are left to the search at the end.
     for _ in range(game.stages - 3 - game.start.decided):
         reached: list[tuple[float, State, int, int]] = []
@@ -66,6 +63,9 @@ def beam(
         most = branch if len(level) > 1 else width
         for state in level:
             choices = candidates(game, state)
+            known = _best_made(game, state, choices, bound_seconds)
+            if known is not None:
+                best, bound_seconds = known, known.seconds
             q = np.where(choices.least < bound_seconds, score(choices), -np.inf)
             for place in np.argsort(-q, kind="stable")[:most]:
                 if np.isinf(q[place]):
@@ -74,7 +74,6 @@ def beam(
                 reached.append((float(q[place]), state, i, d))
         reached.sort(key=lambda each: -each[0])
         level = [next_state(game.arrays, s, i, d) for _, s, i, d in reached[:width]]
-    best = None
     for state in level:
         leaf = _search_end(game, state, bound_seconds)
         if leaf is not None:
@@ -102,6 +101,18 @@ def infer_by(arrays: Arrays, stages: int, score: Score) -> Partition | None:
         if leaf is not None:
             best = improve(arrays, leaf)
     return best
+
+
+def _best_made(
+    game: Game, state: State, choices: Candidates, bound_seconds: float
+) -> Partition | None:
+    """The best partition that comes with a candidate, if its step is below a bound."""
+    place = int(choices.made.argmin())
+    if choices.made[place] >= bound_seconds:
+        return None
+    point, unit = int(choices.points[place]), int(choices.units[place])
+    cuts, device_cuts = completed(game.heads, state, point, unit)
+    return Partition(cuts, device_cuts, float(choices.made[place]))
 
 
 def _search_end(game: Game, state: State, bound_seconds: float) -> Partition | None:
