@@ -26,6 +26,11 @@ from automap.plan.record import LeafRecord
 from automap.verify.messages import InputKind
 
 
+BLOCK: Final = 2**15
+"""Numbers that are looked at together where arrays are large: wide copies of them stay in the
+processor's cache.
+"""
+
 _FLOAT_KINDS: Final[dict[str, InputKind]] = {
     "parameter": "weight",
     "optimizer state": "zeros",
@@ -80,10 +85,17 @@ def rounded_otherwise(
     """A float array with every element moved by `relative` of itself, up or down; others as they
     are.
     """
-    if not jax.numpy.issubdtype(array.dtype, jax.numpy.inexact):
+    # Zeros have no rounding error, and there are as many of them as of parameters, or twice.
+    if not jax.numpy.issubdtype(array.dtype, jax.numpy.inexact) or not array.any():
         return array
-    # Up or down by a whole rounding error, at random: errors of one sign would add up in sums.
-    signs = random.choice(np.array([-relative, relative], np.float32), array.shape)
+    flat, moved = array.reshape(-1), np.empty(array.size, array.dtype)
     # Computed wide: one part in 2^24 would be lost in the array's own type.
-    wide = array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
-    return np.asarray(wide * (1 + signs.astype(np.float64))).astype(array.dtype)
+    wide = np.complex128 if np.iscomplexobj(array) else np.float64
+    for begin in range(0, flat.size, BLOCK):
+        part = flat[begin : begin + BLOCK].astype(wide)
+        # Up or down by a whole rounding error, at random: errors of one sign would add up in sums.
+        bits = np.frombuffer(random.bytes(part.size // 8 + 1), np.uint8)
+        ups = np.unpackbits(bits, count=part.size)
+        part *= 1 + relative * (2.0 * ups - 1)
+        moved[begin : begin + BLOCK] = part.astype(array.dtype)
+    return moved.reshape(array.shape)

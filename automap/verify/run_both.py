@@ -11,7 +11,6 @@ on many.
 """
 
 from collections.abc import Sequence
-import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from jax import export
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
-from automap.verify.inputs import make, rounded_otherwise
+from automap.verify.inputs import BLOCK, make, rounded_otherwise
 from automap.verify.messages import SINGLE_FILE, LeafErrors, RunRequest, given_file
 
 
@@ -92,25 +91,42 @@ def as_numpy(results: Sequence[Any]) -> list[np.ndarray]:
 
 def leaf_errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, Any]) -> LeafErrors:
     """Errors of one leaf; `before` are the state leaves that a and c replace, or None twice."""
-    a, b, c = (_wide(array) for array in (a, b, c))
-    old, old_nudged = (0.0, 0.0) if before[0] is None else map(_wide, before)
+    olds = (np.zeros((), a.dtype),) * 2 if before[0] is None else before
+    flats = [np.broadcast_to(x, np.shape(a)).reshape(-1) for x in (a, b, c, *olds)]
+    size, finite, clashes, squares = flats[0].size, 0, False, np.zeros(4)
+    for begin in range(0, size, BLOCK):
+        parts = [_wide(flat[begin : begin + BLOCK]) for flat in flats]
+        of_part, finite_here, clashes_here = _squares(*parts)
+        squares += of_part
+        finite += finite_here
+        clashes |= clashes_here
+    value, change, error, rounding = np.sqrt(squares / max(size, 1)).tolist()
+    return LeafErrors(
+        value=value,
+        change=change,
+        # Nearly the largest float64: JSON has no infinity.
+        error=1.7e308 if clashes else error,
+        rounding=rounding,
+        finite=finite / size if size else 1.0,
+    )
+
+
+def _squares(
+    a: np.ndarray, b: np.ndarray, c: np.ndarray, old: np.ndarray, old_nudged: np.ndarray
+) -> tuple[np.ndarray, int, bool]:
+    """Sums of squares of value, change, error and rounding where all is finite; how many numbers
+    are; whether some of a and b are not, and differ.
+    """
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    with np.errstate(invalid="ignore"):
+        change = a - old
+        of_each = (a, change, b - a, (c - old_nudged) - change)
+    if finite.all():
+        return np.array([np.vdot(x, x).real for x in of_each]), finite.size, False
     # Infinite in the same way on both sides is no error; otherwise it is the largest there is.
     clash = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
-
-    def rms(values: Any) -> float:
-        counted = np.where(finite, values, 0.0)
-        return math.sqrt(float(np.mean(np.abs(counted) ** 2))) if counted.size else 0.0
-
-    with np.errstate(invalid="ignore"):
-        return LeafErrors(
-            value=rms(a),
-            change=rms(a - old),
-            # Nearly the largest float64: JSON has no infinity.
-            error=1.7e308 if clash.any() else rms(b - a),
-            rounding=rms((c - old_nudged) - (a - old)),
-            finite=float(finite.mean()) if finite.size else 1.0,
-        )
+    counted = [np.where(finite, x, 0.0) for x in of_each]
+    return np.array([np.vdot(x, x).real for x in counted]), int(finite.sum()), bool(clash.any())
 
 
 def _wide(array: Any) -> np.ndarray:
