@@ -12,7 +12,7 @@ from automap.backends.xla_cpu import XLA_CPU
 from automap.backends.xla_gpu import XLA_GPU
 from automap.backends.xla_tpu import XLA_TPU
 from automap.plan.record import CollectiveRecord
-from automap.report.verification import _numerics
+from automap.report.verification import numerics_lines
 from automap.verify.comparison import collective_rows, compare
 from automap.verify.compiling import _bytes_it_needs, _first_name
 from automap.verify.messages import LeafErrors
@@ -143,5 +143,5 @@ def _leaf(value=1.0, change=0.1, error=0.0, rounding=0.0):
 def test_a_leaf_agrees_within_what_rounding_explains(dtype, leaf, agrees):
     result = _judge("x", dtype, leaf, 1e-4)
     assert result.agrees is agrees
-    (_, said) = _numerics(Numerics(leaves=(result,), finite=1.0, skipped=""))
+    (_, said) = numerics_lines(Numerics(leaves=(result,), finite=1.0, skipped=""))
     assert said.startswith("  x: agrees, with " if agrees else "  x: DIFFERS by ")
