@@ -74,27 +74,29 @@ def on_own_slices(
     name: str, devices: Sequence[Any], groups: Collection[Sequence[int]]
 ) -> Sequence[Any]:
     """`devices` of a TPU slice with those of each group, numbers of `devices`, replaced by those of
-    a slice of the group's own; a group whose chips fill no box of equal hosts stays where it is.
+    a slice of the group's own; a group whose chips fill no box of equal hosts, or that has one of a
+    chip's two devices, stays where it is.
 
     A program of a group has links to no other chips. The TPU compiler refuses sums over all n
     devices of a part of a slice, unless JAX numbers them within n of the first.
     """
     replaced = list(devices)
     for group in groups:
-        own = _own_slice(name, [devices[number] for number in group])
+        own = _own_slice(name, devices, [devices[number] for number in group])
         for number, device in zip(group, own, strict=True):
             replaced[number] = device
     return replaced
 
 
-def _own_slice(name: str, group: Sequence[Any]) -> Sequence[Any]:
+def _own_slice(name: str, devices: Sequence[Any], group: Sequence[Any]) -> Sequence[Any]:
     places = np.array([device.coords for device in group])
     # The chips of one host, as far as they are in the group.
     beside = [d.coords for d in group if d.process_index == group[0].process_index]
     sides, host = np.ptp(places, axis=0) + 1, np.ptp(beside, axis=0) + 1
     chips, hosts = {tuple(d.coords) for d in group}, {d.process_index for d in group}
     is_box = len(chips) == prod(sides) and len(hosts) * prod(host) == prod(sides)
-    if not is_box or (sides % host).any():
+    are_whole = sum(tuple(d.coords) in chips for d in devices) == len(group)
+    if not is_box or not are_whole or (sides % host).any():
         return group
     generation, _, whole = name.partition(":")
     dims = "x".join(str(side) for side in sides[: whole.count("x") + 1])

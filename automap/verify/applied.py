@@ -113,13 +113,15 @@ def apply_plan(
     if devices[0].platform == "cpu" and needed > limit_bytes:
         raise InputError(
             f"running the plan on CPU devices takes about {bytes_text(round(needed))}, "
-            f"{bytes_text(round(limit_bytes))} are allowed; give a larger --numerics-limit, or a "
-            "smaller model"
+            f"{bytes_text(round(limit_bytes))} are allowed; give `automap apply` a larger "
+            "--numerics-limit, or a smaller model"
         )
     steps = _Steps.of(plan, call)
     random = np.random.default_rng(_SEED)
     inputs = steps.inputs(random)
-    running = step_under_plan(plan, as_step(call.function), devices, is_own=False)
+    # A step that needs a mesh, as for a `shard_map` without one, is traced on the plan's.
+    step = as_step(call.function, mesh=plan.mesh.axes, name=plan.workload.target)
+    running = step_under_plan(plan, step, devices, is_own=False)
 
     def planned(leaves: Sequence[Any]) -> list[Any]:
         args, kwargs = call.arguments(leaves)
@@ -222,7 +224,7 @@ def _refusals() -> Iterator[None]:
         raise InputError(
             f"the step cannot be run on these devices: {type(error).__name__}: {str(error)[:500]}; "
             "kernels that are written for GPUs or TPUs run on those only, and what is compared has "
-            "to fit on one device: --no-numerics compares nothing"
+            "to fit on one device: `automap apply --no-numerics` compares nothing"
         ) from error
 
 

@@ -2,7 +2,8 @@
 its mesh), on the same inputs, in the compiler's process.
 
     a = single(x),  b = planned(x),  c = single(x'),  x' = x rounded otherwise
-    change_r = r - x_s for a new state leaf (s the input it replaces), r for any other result
+    change_r = r - x_s for a new state leaf (s the input it replaces) where x_s is finite, r for any
+               other result
     error    = rms(b - a),   rounding = rms(change_c - change_a)
 
 `rounding` is what the step makes of one rounding error in its inputs: AdamW divides a gradient by
@@ -96,8 +97,8 @@ def leaf_errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, 
     size, finite, clashes, squares = flats[0].size, 0, False, np.zeros(4)
     for begin in range(0, size, BLOCK):
         parts = [_wide(flat[begin : begin + BLOCK]) for flat in flats]
-        of_part, finite_here, clashes_here = _squares(*parts)
-        squares += of_part
+        part_squares, finite_here, clashes_here = _squares(*parts)
+        squares += part_squares
         finite += finite_here
         clashes |= clashes_here
     value, change, error, rounding = np.sqrt(squares / max(size, 1)).tolist()
@@ -118,14 +119,16 @@ def _squares(
     are; whether some of a and b are not, and differ.
     """
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    # From infinity, as the least loss before the first step, nothing changes by a number.
+    old, old_nudged = (np.where(np.isfinite(x), x, 0.0) for x in (old, old_nudged))
     with np.errstate(invalid="ignore"):
         change = a - old
-        of_each = (a, change, b - a, (c - old_nudged) - change)
+        compared = (a, change, b - a, (c - old_nudged) - change)
     if finite.all():
-        return np.array([np.vdot(x, x).real for x in of_each]), finite.size, False
+        return np.array([np.vdot(x, x).real for x in compared]), finite.size, False
     # Infinite in the same way on both sides is no error; otherwise it is the largest there is.
     clash = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
-    counted = [np.where(finite, x, 0.0) for x in of_each]
+    counted = [np.where(finite, x, 0.0) for x in compared]
     return np.array([np.vdot(x, x).real for x in counted]), int(finite.sum()), bool(clash.any())
 
 

@@ -192,3 +192,11 @@ def test_other_parts_stay_where_they_are(monkeypatch, group):
     devices, replaced, asked = own_slices(monkeypatch, "v5e:2x4", [group])
     assert replaced == devices
     assert not asked
+
+
+def test_half_a_chip_stays_where_it_is(monkeypatch):
+    """A chip of a TPU7x is two devices, and no slice has half of one."""
+    monkeypatch.setattr("automap.runtime.meshes.slice_devices", lambda *_, **__: pytest.fail())
+    chips = described("tpu7x:2x2x1")
+    devices = [replace(chip, core_on_chip=core) for chip in chips for core in range(2)]
+    assert on_own_slices("tpu7x:2x2x1", devices, [(0,), (1,), (2, 4)]) == devices

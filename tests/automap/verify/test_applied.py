@@ -1,5 +1,6 @@
 """`automap apply` and `automap plan --apply` as a user runs them, and what they find."""
 
+from functools import partial
 import json
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ import sys
 from click.testing import CliRunner
 import jax
 from jax import numpy as jnp
+from jax.sharding import PartitionSpec
 import numpy as np
 import pytest
 
@@ -141,10 +143,48 @@ def test_numbers_of_python_and_random_keys_are_arguments():
     assert made.numerics.agrees
 
 
+def test_state_that_begins_at_infinity_is_compared_by_what_it_becomes(monkeypatch):
+    """As the least loss so far."""
+
+    def step(scale, state, batch):
+        least = jnp.minimum(state["least"], scale * batch.sum())
+        return {"least": least, "sum": state["sum"] + least}
+
+    args = ({"least": jnp.float32(jnp.inf), "sum": jnp.float32(0)}, np.ones(8, np.float32))
+    right, wrong = (jax.jit(partial(step, scale)) for scale in (1.0, 1.001))
+    record = plan(right, args, topology="cpu:4", budget=2)
+    made = _applied(record, right, args)
+    assert made.numerics is not None
+    assert made.numerics.agrees
+    assert all(np.isfinite(leaf.allowed) for leaf in made.numerics.leaves)
+    monkeypatch.setattr(applied, "step_under_plan", lambda *_, **__: wrong)
+    made = _applied(record, right, args)
+    assert made.numerics is not None
+    assert {leaf.path for leaf in made.numerics.leaves if not leaf.agrees} == {
+        "['least']",
+        "['sum']",
+    }
+
+
+def test_a_shard_map_without_a_mesh_is_run_on_that_of_the_plan():
+    def step(batch):
+        spec = PartitionSpec("data")
+        total = jax.shard_map(
+            lambda part: jax.lax.psum(part.sum(), "data"), in_specs=spec, out_specs=PartitionSpec()
+        )
+        return total(batch)
+
+    args = (np.arange(8, dtype=np.float32),)
+    record = plan(jax.jit(step), args, topology="cpu:4", mesh={"data": 4}, budget=2)
+    made = _applied(record, jax.jit(step), args)
+    assert made.numerics is not None
+    assert made.numerics.agrees
+
+
 def test_what_cannot_be_run_is_refused(tmp_path):
     step, args = _counted(1.0)
     record = plan(step, args, topology="cpu:4", budget=2)
-    with pytest.raises(InputError, match="are allowed; give a larger --numerics-limit"):
+    with pytest.raises(InputError, match="give `automap apply` a larger --numerics-limit"):
         _applied(record, step, args, limit_bytes=1.0)
     other = jax.jit(lambda state, batch: (state, batch * 3))
     with pytest.raises(PlanError):
