@@ -97,5 +97,10 @@ def rounded_otherwise(
         bits = np.frombuffer(random.bytes(part.size // 8 + 1), np.uint8)
         ups = np.unpackbits(bits, count=part.size)
         part *= 1 + relative * (2.0 * ups - 1)
-        moved[begin : begin + BLOCK] = part.astype(array.dtype)
+        with np.errstate(over="ignore"):
+            rounded = part.astype(array.dtype)
+        # The largest number of a type, as masks have it, has none beyond it.
+        moved[begin : begin + BLOCK] = np.where(
+            np.isfinite(rounded), rounded, flat[begin : begin + BLOCK]
+        )
     return moved.reshape(array.shape)

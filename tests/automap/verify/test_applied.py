@@ -166,6 +166,18 @@ def test_state_that_begins_at_infinity_is_compared_by_what_it_becomes(monkeypatc
     }
 
 
+def test_the_largest_numbers_of_a_type_are_not_rounded_to_infinity():
+    """As masks have them: half of them would be none in what rounding alone moves."""
+    largest = np.finfo(np.float32).max
+    mask = np.where(np.tri(8, dtype=bool), np.float32(1), -largest)
+    moved = applied.rounded_otherwise(mask, 2**-9, np.random.default_rng(0))
+    assert np.isfinite(moved).all()
+    assert (moved != mask)[mask > 0].all()
+    unbounded = np.array([np.inf, -np.inf, np.nan], np.float32)
+    again = applied.rounded_otherwise(unbounded, 2**-9, np.random.default_rng(0))
+    np.testing.assert_array_equal(again, unbounded)
+
+
 def test_a_shard_map_without_a_mesh_is_run_on_that_of_the_plan():
     def step(batch):
         spec = PartitionSpec("data")
