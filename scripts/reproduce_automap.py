@@ -38,6 +38,9 @@ _FIGURE_16: Final = "T5-base"
 _ENDLESS = 10**9
 
 
+MODES: tuple[Mode, ...] = ("faithful", "ours")
+
+
 @dataclass(frozen=True)
 class Case:
     """A puzzle, solved in every way; the agents' runs are by seed."""
@@ -47,6 +50,7 @@ class Case:
     faithful: Sequence[Found]
     unlearned: Sequence[Found]
     ours: Sequence[Found]
+    ours_unlearned: Sequence[Found]
 
     @property
     def optimum(self) -> int:
@@ -55,8 +59,8 @@ class Case:
 
 
 def solved(puzzle: Puzzle, budget_seconds: float, seeds: Sequence[int]) -> Case:
-    """Every way to solve a puzzle. All players are told the optimum, only to know when to stop; the
-    one that does not learn makes as many decisions as the one that does.
+    """Every way to solve a puzzle. All players are told the optimum, only to know when to stop;
+    those that do not learn make as many decisions as those that do.
     """
     best = optimum(puzzle.choices)
 
@@ -73,12 +77,14 @@ def solved(puzzle: Puzzle, budget_seconds: float, seeds: Sequence[int]) -> Case:
             learns=learns,
         )
 
-    faithful = [play("faithful", seed) for seed in seeds]
-    unlearned = [
-        play("faithful", seed, run.steps, learns=False)
-        for seed, run in zip(seeds, faithful, strict=True)
-    ]
-    return Case(puzzle, best, faithful, unlearned, [play("ours", seed) for seed in seeds])
+    def unlearned(mode: Mode, learnt: Sequence[Found]) -> list[Found]:
+        pairs = zip(seeds, learnt, strict=True)
+        return [play(mode, seed, run.steps, learns=False) for seed, run in pairs]
+
+    faithful, ours = ([play(mode, seed) for seed in seeds] for mode in MODES)
+    return Case(
+        puzzle, best, faithful, unlearned("faithful", faithful), ours, unlearned("ours", ours)
+    )
 
 
 COUNT_HEADER = [
@@ -106,6 +112,7 @@ AGENT_HEADER = [
     "ours",
     "decisions made",
     "seconds",
+    "ours without learning",
 ]
 
 
@@ -146,6 +153,7 @@ def agent_row(case: Case) -> list[str]:
         counts(case.ours),
         spread([run.steps for run in case.ours]),
         spread([run.seconds for run in case.ours], digits=1),
+        counts(case.ours_unlearned),
     ]
 
 
@@ -164,6 +172,7 @@ SPLIT_HEADER = [
     "faithful",
     "without learning",
     "ours",
+    "ours without learning",
 ]
 
 
@@ -188,6 +197,7 @@ def split_rows(case: Case) -> list[list[str]]:
                 ("faithful", case.faithful),
                 ("without learning", case.unlearned),
                 ("ours", case.ours),
+                ("ours without learning", case.ours_unlearned),
             )
         },
     }
@@ -298,8 +308,7 @@ def main(
     """Print the tables, or put them in OUTPUT with the figures beside it."""
     # So that loading torch and compiling are in nobody's time.
     warm_up = random_choices(9, 0)
-    modes: tuple[Mode, ...] = ("faithful", "ours")
-    for mode in modes:
+    for mode in MODES:
         find(
             warm_up,
             mode,
