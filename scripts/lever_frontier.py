@@ -67,7 +67,7 @@ _LARGE_SHARES: Final = ("100%", "60%", LEAST)
 _ALL_LEVERS: Final = ("accumulate", "offload", "remat")
 _LARGE_SECONDS: Final = 120.0
 _COMPILE_SECONDS: Final = 900.0
-_WITH_LEVERS: Final = "with levers"
+WITH_LEVERS: Final = "with levers"
 _MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(MODELS, ("v5e:2x2", "8xh100", "8xa100", "1xh100")),
     LLAMA: ("v5e:4x4", "v6e:2x4", "8xh100", "8xa100"),
@@ -179,12 +179,12 @@ def _rows(case: Case, known: Collection[Row]) -> Iterator[Row]:
         fitting = _fitting(larger, limit)
         row = Row(case.model, case.machine, share, limit, 0.0)
         if fitting:
-            row.plans[_WITH_LEVERS] = replace(min(fitting, key=lambda plan: plan.seconds))
+            row.plans[WITH_LEVERS] = replace(min(fitting, key=lambda plan: plan.seconds))
         else:
             least = _least(case, workload) if is_least else None
             row.limit_bytes, levered = least or (limit, _limited(case, workload, limit))
             if levered.best.estimate.peak_bytes <= row.limit_bytes:
-                row.plans[_WITH_LEVERS] = _plan(levered)
+                row.plans[WITH_LEVERS] = _plan(levered)
         row.search_seconds = time.monotonic() - begin
         options = replace(SEARCH, memory_limit_bytes=row.limit_bytes)
         for name, step in steps:
@@ -198,7 +198,7 @@ def _rows(case: Case, known: Collection[Row]) -> Iterator[Row]:
 
 def _fitting(rows: Iterable[Row], limit: float) -> list[Plan]:
     """The rows' plans with levers that fit in a limit."""
-    plans = (row.plans.get(_WITH_LEVERS) for row in rows)
+    plans = (row.plans.get(WITH_LEVERS) for row in rows)
     return [plan for plan in plans if plan is not None and plan.peak_bytes <= limit]
 
 
@@ -207,15 +207,15 @@ def _shared(rows: Sequence[Row]) -> Iterator[Row]:
     in more memory has more to look at, and its budget may go elsewhere.
     """
     for row in rows:
-        own = row.plans.get(_WITH_LEVERS)
+        own = row.plans.get(WITH_LEVERS)
         best = min(_fitting(rows, row.limit_bytes), key=lambda plan: plan.seconds, default=None)
         if best is not None and (own is None or best.seconds < own.seconds):
-            plans = {_WITH_LEVERS: replace(best)}
+            plans = {WITH_LEVERS: replace(best)}
             yield replace(row, plans=plans | _presets(row), compiler="")
 
 
 def _presets(row: Row) -> dict[str, Plan]:
-    return {name: plan for name, plan in row.plans.items() if name != _WITH_LEVERS}
+    return {name: plan for name, plan in row.plans.items() if name != WITH_LEVERS}
 
 
 def _plan(outcome: Outcome) -> Plan:
@@ -287,7 +287,7 @@ def frontier_table(rows: Sequence[Row]) -> str:
     """Predicted steps."""
     lines = []
     for row in rows:
-        ours = row.plans.get(_WITH_LEVERS)
+        ours = row.plans.get(WITH_LEVERS)
         cells = [row.model, row.machine, row.share, f"{row.limit_bytes / 2**30:.2f}"]
         cells += ["-"] * 3 if ours is None else _cells(ours)
         others = (row.plans.get(policy) for policy in POLICIES)

@@ -16,11 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 import json
 import lzma
-import os
 from pathlib import Path
 import statistics
-import subprocess
-import sys
 import time
 from typing import Any, Final
 
@@ -32,16 +29,16 @@ from automap.backends import backend_for
 from automap.planner.rebuild import planned_workload, reprice_plan
 from automap.topology import get_topology
 from scripts.compare_measured import MACHINES
-from scripts.lever_frontier import read_rows
+from scripts.lever_frontier import WITH_LEVERS, read_rows
 from scripts.lever_models import MODELS, POLICIES, levers_words, milliseconds
-from scripts.measure_steps import Measured, measured_step
+from scripts.measure_steps import CASE_SECONDS, Measured, in_process, measured_step
 from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
 
 
 COMMAND: Final = "python -m scripts.measure_levers show {rows} -o {output}"
 _ALONE: Final = "1xh100"
-_CASE_SECONDS: Final = 150.0
-_WITH_LEVERS: Final = "with levers"
+# Of levers, what was predicted and is not run.
+_PREDICTED: Final = ("without", "recompute_seconds", "host_bytes")
 _ERRORS: Final = ((statistics.median, "in the median"), (max, "at worst"))
 _HEADER: Final = (
     "model",
@@ -115,29 +112,11 @@ def _without_prices(levers: str) -> str:
 def _measure(case: Case, folder: Path) -> Measured:
     step, args = MODELS[case.model]().target
     planned = automap.Plan.from_json(dict(case.plan)).jit(step)
-    return measured_step(f"{case.model} {case.name}", planned, args, folder)[1]
+    return measured_step(_name(case), planned, args, folder)[1]
 
 
-def _in_process(number: int, rows: Path, folder: Path, seconds: float) -> Measured | None:
-    """A plan measured by a process of its own; None, and a line, if it could not be."""
-    words = ["-m", "scripts.measure_levers", "run", str(rows), str(folder), "--only", str(number)]
-    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    try:
-        done = subprocess.run(
-            [sys.executable, *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=max(seconds, 0.1),
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        click.echo(f"plan {number}: not done after {seconds:.0f} s", err=True)
-        return None
-    if done.returncode:
-        click.echo(f"plan {number}: {done.stderr.strip()[-400:]}", err=True)
-        return None
-    return Measured.from_row(json.loads(done.stdout.splitlines()[-1]))
+def _name(case: Case) -> str:
+    return f"{case.model} {case.name} {case.share}"
 
 
 def _read(path: Path) -> list[MeasuredPlan]:
@@ -207,7 +186,7 @@ def _cells(priced: _Priced) -> list[str]:
     return [
         row.model,
         row.name,
-        ", ".join(row.shares) if row.name == _WITH_LEVERS else "",
+        ", ".join(row.shares) if row.name == WITH_LEVERS else "",
         levers_words(automap.Plan.from_json(dict(row.plan)).levers),
         milliseconds(row.measured.seconds),
         milliseconds(priced.seconds) + (" *" if priced.is_told else ""),
@@ -222,7 +201,7 @@ def _beside_policies(found: Sequence[MeasuredPlan]) -> str:
     bytes, by the compiled ones.
     """
     lines = []
-    for ours in (row for row in found if row.name == _WITH_LEVERS):
+    for ours in (row for row in found if row.name == WITH_LEVERS):
         fitting = [
             row
             for row in found
@@ -268,9 +247,10 @@ def run(rows: Path, folder: Path, seconds: float, processes: int, only: int | No
     end, kept = time.monotonic() + seconds, folder / "rows.jsonl"
     known = {json.dumps(row["plan"], sort_keys=True) for row in kept_rows(kept)}
 
-    def one(number: int) -> tuple[list[Case], Measured | None]:
-        left = min(_CASE_SECONDS, end - time.monotonic())
-        return groups[number], _in_process(number, rows, folder, left)
+    def one(number: int) -> tuple[list[Case], Measured]:
+        words = ["scripts.measure_levers", "run", str(rows), str(folder), "--only", str(number)]
+        left = min(CASE_SECONDS, end - time.monotonic())
+        return groups[number], in_process(_name(groups[number][0]), words, left)
 
     missing = [
         number
@@ -279,10 +259,11 @@ def run(rows: Path, folder: Path, seconds: float, processes: int, only: int | No
     ]
     with ThreadPoolExecutor(processes) as pool:
         for group, measured in pool.map(one, missing):
-            if measured is None:
+            ms = f"{measured.seconds * 1e3:.2f} ms"
+            click.echo(f"{measured.name}: {measured.error or ms}")
+            if measured.error:
                 continue
             first, shares = group[0], tuple(case.share for case in group)
-            click.echo(f"{first.model} {first.name} {shares}: {measured.seconds * 1e3:.2f} ms")
             row = MeasuredPlan(
                 model=first.model,
                 name=first.name,

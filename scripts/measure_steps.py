@@ -54,7 +54,7 @@ _IN_A_ROW_SECONDS: Final = 0.12
 _FEWEST, _MOST, _ROWS = 1, 100, 6
 # Shorter kernels are counted in the sum only.
 _KEPT_SHARE: Final = 0.02
-_CASE_SECONDS: Final = 150.0
+CASE_SECONDS: Final = 150.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,11 +245,10 @@ def _steps(runs: list[tuple[float, float]]) -> list[list[tuple[float, float]]]:
     return [ordered[k : k + size] for k in range(0, len(runs), size)]
 
 
-def _in_process(number: int, folder: Path, seconds: float) -> Measured:
-    """A case measured by a process of its own."""
-    command = [sys.executable, "-m", "scripts.measure_steps", str(folder), "--only", str(number)]
+def in_process(name: str, words: Sequence[str], seconds: float) -> Measured:
+    """A step measured by a process of its own, `python -m` and these words, which prints it."""
+    command = [sys.executable, "-m", *words]
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    name = CASES[number].name
     if seconds < 1:
         return Measured(name=name, error="no time was left")
     try:
@@ -280,7 +279,8 @@ def main(folder: Path, seconds: float, processes: int, only: int | None) -> None
     missing = [number for number, case in enumerate(CASES) if case.name not in known]
 
     def one(number: int) -> Measured:
-        row = _in_process(number, folder, min(_CASE_SECONDS, end - time.monotonic()))
+        words = ["scripts.measure_steps", str(folder), "--only", str(number)]
+        row = in_process(CASES[number].name, words, min(CASE_SECONDS, end - time.monotonic()))
         return replace(row, others_compiled=processes > 1)
 
     with ThreadPoolExecutor(processes) as pool:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial, update_wrapper
 from inspect import signature
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Unpack
 import warnings
 
 import jax
@@ -38,6 +38,7 @@ from automap.option_values import unknown_keyword
 from automap.planner.decisions import same_work
 from automap.program.trace import mesh_of_call
 from automap.runtime.initialization import even_shardings, init_sharded, planned_shardings
+from automap.runtime.meshes import platform_name
 from automap.runtime.planned_calls import difference
 from automap.runtime.run import RunningStep, step_under_plan
 from automap.step.call import TracedCall
@@ -46,10 +47,6 @@ from automap.step.rules import user_rules
 from automap.step.step import StepCall, as_step
 from automap.step.traced_form import STATIC
 from automap.topology import Graph, Topology
-
-
-# Platforms of devices as JAX names them, where a topology has another name for it.
-_PLATFORMS: Final = {"gpu": "cuda", "rocm": "cuda"}
 
 
 @with_options(described_options(), rest="jit_options")
@@ -271,11 +268,11 @@ class ParallelStep:
     def _other_machine(self, plan: Plan) -> Iterator[str]:
         """A notice if what the step runs on is no such device as it was planned for."""
         name, platform = plan.topology["name"], plan.topology["platform"]
-        running = (self._devices or jax.devices())[0].platform
-        if platform != _PLATFORMS.get(running, running):
+        device = (self._devices or jax.devices())[0]
+        if platform != platform_name(device):
             yield (
-                f"planned for {name} and run on devices of platform {running}: the results are the "
-                f"same, but what is predicted, and which plan is best, is for {name}; "
+                f"planned for {name} and run on devices of platform {device.platform}: the results "
+                f"are the same, but what is predicted, and which plan is best, is for {name}; "
                 'topology="local" plans for the devices that are there'
             )
 

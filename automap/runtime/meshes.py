@@ -13,6 +13,8 @@ from automap.errors import MeshMismatchError, PlanError
 from automap.plan.record import PlanRecord, Spec
 
 
+# Platforms of devices as JAX names them, where a topology has another name for it.
+_PLATFORMS: Final = {"gpu": "cuda", "rocm": "cuda"}
 HOST_MEMORY: Final = "pinned_host"
 """JAX's name of the memory of a host that devices can read."""
 
@@ -55,6 +57,12 @@ def mesh_on(
     # Auto: the plan says shardings, and the partitioner does the rest.
     names, sizes = tuple(name for name, _ in axes), tuple(size for _, size in axes)
     return Mesh(np.array(given).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def platform_name(device: Any) -> str:
+    """The platform of a device as topologies name it."""
+    name: str = device.platform
+    return _PLATFORMS.get(name, name)
 
 
 def slice_devices(name: str, device_count: int, **described: Any) -> Sequence[Any]:

@@ -15,8 +15,9 @@ a program, which later calls run.                                  -> in: `StepU
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+import time
 from typing import Any, Final, Generic, TypeVar
 import warnings
 
@@ -236,3 +237,29 @@ def _differences(plan: PlanRecord, call: TracedCall) -> Iterator[str]:
 
 def _text(dtype: object, shape: Sequence[int]) -> str:
     return f"{dtype}[{','.join(map(str, shape))}]"
+
+
+def on_leaves(step: Callable[..., Any], call: TracedCall) -> Callable[[Sequence[Any]], Any]:
+    """The step as a function of the leaves of a call."""
+
+    def run(leaves: Sequence[Any]) -> Any:
+        args, kwargs = call.arguments(leaves)
+        return step(*args, **kwargs)
+
+    return run
+
+
+def timed_steps(
+    step: Callable[[Sequence[Any]], Any], call: TracedCall, leaves: Sequence[Any], count: int
+) -> tuple[list[Any], list[float]]:
+    """The leaves of what the last of `count` steps returns, and the seconds of each; a step is a
+    function of the call's leaves, and each begins with the state that the one before made.
+    """
+    given, results, seconds = list(leaves), [], []
+    for _ in range(count):
+        begin = time.perf_counter()
+        results = jax.tree.leaves(jax.block_until_ready(step(given)))
+        seconds.append(time.perf_counter() - begin)
+        for output, number in call.state.items():
+            given[number] = results[output]
+    return results, seconds

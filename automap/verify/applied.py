@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import mean
-import time
 from typing import Any, Final
 
 import jax
@@ -27,7 +26,8 @@ from automap.jaxpr.reemit import Reemitter
 from automap.plan.codec import encode
 from automap.plan.record import PlanRecord
 from automap.quantities import bytes_text
-from automap.runtime.meshes import device_mesh
+from automap.runtime.meshes import device_mesh, platform_name
+from automap.runtime.planned_calls import on_leaves, timed_steps
 from automap.runtime.run import step_under_plan
 from automap.step.call import TracedCall
 from automap.step.rules import user_rules
@@ -40,7 +40,7 @@ from automap.verify.numerics import (
     least_precise,
     rounding_error,
 )
-from automap.verify.run_both import as_leaf, as_numpy, is_key, leaf_errors
+from automap.verify.run_both import as_leaf, as_numpy, is_key, leaf_errors, states_before
 
 
 STEPS: Final = 3
@@ -114,7 +114,7 @@ def apply_plan(
         raise InputError(
             f"running the plan on CPU devices takes about {bytes_text(round(needed))}, "
             f"{bytes_text(round(limit_bytes))} are allowed; give `automap apply` a larger "
-            "--numerics-limit, or a smaller model"
+            "--numerics-limit, or --no-numerics, which takes a third, or plan a smaller model"
         )
     steps = _Steps.of(plan, call)
     random = np.random.default_rng(_SEED)
@@ -122,21 +122,17 @@ def apply_plan(
     # A step that needs a mesh, as for a `shard_map` without one, is traced on the plan's.
     step = as_step(call.function, mesh=plan.mesh.axes, name=plan.workload.target)
     running = step_under_plan(plan, step, devices, is_own=False)
-
-    def planned(leaves: Sequence[Any]) -> list[Any]:
-        args, kwargs = call.arguments(leaves)
-        return jax.tree.leaves(running(*args, **kwargs))
-
-    results, seconds = steps.run(planned, inputs)
+    results, seconds = steps.run(on_leaves(running, call), inputs)
     numerics = None
     if compares:
         nudged = [rounded_otherwise(x, steps.input_rounding, random) for x in inputs]
         single = steps.single(device_mesh(plan, devices))
         (a, _), (c, _) = (steps.run(single, each) for each in (inputs, nudged))
-        befores = [steps.before(n, inputs, nudged) for n in range(len(a))]
+        state = [call.state.get(output) for output in range(len(a))]
+        befores = states_before(state, call.jaxpr.in_avals, inputs, nudged)
         errors = list(map(leaf_errors, a, results, c, befores))
         numerics = judged(plan.outputs, errors, steps.own, len(devices))
-    platform = {"gpu": "cuda", "rocm": "cuda"}.get(devices[0].platform, devices[0].platform)
+    platform = platform_name(devices[0])
     is_planned = platform == plan.topology["platform"]
     return AppliedRecord(
         target=plan.workload.target,
@@ -186,29 +182,14 @@ class _Steps:
         return lambda leaves: step(*jax.device_put(list(leaves), where))
 
     def run(
-        self, step: Callable[[Sequence[Any]], list[Any]], inputs: Sequence[np.ndarray]
+        self, step: Callable[[Sequence[Any]], Any], inputs: Sequence[np.ndarray]
     ) -> tuple[list[np.ndarray], list[float]]:
         """The results of the last step, and the seconds of each."""
         avals = self.call.jaxpr.in_avals
         leaves = [_value(x, *about) for x, *about in zip(inputs, avals, self.kinds, strict=True)]
-        results, seconds = [], []
-        for _ in range(STEPS):
-            begin = time.perf_counter()
-            with _refusals():
-                results = jax.block_until_ready(step(leaves))
-            seconds.append(time.perf_counter() - begin)
-            for output, number in self.call.state.items():
-                leaves[number] = results[output]
+        with _refusals():
+            results, seconds = timed_steps(step, self.call, leaves, STEPS)
         return as_numpy(results), seconds
-
-    def before(
-        self, output: int, inputs: Sequence[np.ndarray], nudged: Sequence[np.ndarray]
-    ) -> tuple[Any, Any]:
-        """The state that an output replaces, in both runs of the single device; None for others."""
-        number = self.call.state.get(output)
-        if number is None or is_key(self.call.jaxpr.in_avals[number]):
-            return None, None
-        return inputs[number], nudged[number]
 
 
 @contextmanager

@@ -54,11 +54,23 @@ def run_both(
         as_numpy(single(*jax.device_put(list(map(as_leaf, arrays, avals, request.kinds)), on)))
         for arrays in (inputs, nudged)
     )
-    befores = [
-        (inputs[s], nudged[s]) if s is not None and not is_key(avals[s]) else (None, None)
-        for s in request.state
-    ]
+    befores = states_before(request.state, avals, inputs, nudged)
     return tuple(map(leaf_errors, a, b, c, befores))
+
+
+def states_before(
+    state: Sequence[int | None],
+    avals: Sequence[Any],
+    inputs: Sequence[np.ndarray],
+    nudged: Sequence[np.ndarray],
+) -> list[tuple[Any, Any]]:
+    """For each output the state that it replaces in both runs of the single device, by `state` the
+    number of an input; None twice for others, and for keys.
+    """
+    return [
+        (inputs[s], nudged[s]) if s is not None and not is_key(avals[s]) else (None, None)
+        for s in state
+    ]
 
 
 def _given(path: Path, aval: Any) -> np.ndarray:

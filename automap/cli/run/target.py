@@ -126,7 +126,7 @@ def read_request(given: dict[str, Any], *, runs: bool = False) -> Request:
         hide_accelerators()
     # Only operators on devices of their own need no mesh.
     topology = (get_machine if given["space"] == "placement" else get_topology)(name)
-    if name != "local" and runs:
+    if runs:
         make_cpu_devices(topology.device_count)
     given["rules"] = names_and_values(given["rules"], "--rule")
     return Request(target, arguments, topology, read_options(**given))

@@ -15,7 +15,6 @@ else the step returns is sent to one device of each process.
 from collections.abc import Sequence
 from contextlib import suppress
 from statistics import mean
-import time
 from typing import Any, Final
 
 import jax
@@ -29,7 +28,7 @@ from automap.plan.record import PlanRecord
 from automap.runtime.meshes import device_mesh
 from automap.runtime.placement.layouts import Layout, Shardings, input_layouts
 from automap.runtime.placement.programs import Division, PlacedPrograms
-from automap.runtime.planned_calls import StepUnderPlan
+from automap.runtime.planned_calls import StepUnderPlan, on_leaves, timed_steps
 from automap.runtime.processes import (
     argument_places,
     check_agreement,
@@ -169,14 +168,7 @@ def measured_seconds(plan: PlanRecord, call: TracedCall, devices: Sequence[Any])
     """
     run = PlacedStep(plan, as_step(call.function), devices, is_own=True)
     leaves = [_value(x) for x in jax.tree.leaves(call.args)]
-    seconds = []
-    for _ in range(MEASURED_STEPS):
-        args, kwargs = call.arguments(leaves)
-        begin = time.perf_counter()
-        results = jax.tree.leaves(jax.block_until_ready(run(*args, **kwargs)))
-        seconds.append(time.perf_counter() - begin)
-        for output, number in call.state.items():
-            leaves[number] = results[output]
+    _, seconds = timed_steps(on_leaves(run, call), call, leaves, MEASURED_STEPS)
     return mean(seconds[1:])
 
 
