@@ -10,8 +10,9 @@ beam w x b   of each state of a level the b best actions of Q (of the first stat
 infer        greedy, then the beams `BEAMS`, each begun below the best step so far, all improved
              by local search; above TRAINED_STAGES, where a state costs more, greedy only
 
-A beam may lose the greedy path where Q is too hopeful, so the best of several widths is taken. With
-three stages there are two actions: the search is all there is, and its answer is the optimum.
+A beam may lose the greedy path where Q is too hopeful, so the best of several widths is taken. They
+come to many of the same states, whose candidates and Q are made once           -> in: `_Looks`
+With three stages there are two actions: the search is all there is, and its answer is the optimum.
 """
 
 from collections.abc import Callable
@@ -36,14 +37,45 @@ Score = Callable[[Candidates], np.ndarray]
 """Q of the candidates of a state."""
 
 
+class _Looks:
+    """A game's states that were looked at, each once: its candidates, and Q of them if it was
+    asked.
+    """
+
+    def __init__(self, game: Game, score: Score):
+        self.game = game
+        self._score = score
+        self._seen: dict[tuple[tuple[int, ...], tuple[int, ...]], Candidates] = {}
+        self._q: dict[tuple[tuple[int, ...], tuple[int, ...]], np.ndarray] = {}
+
+    def candidates(self, state: State) -> Candidates:
+        """Of a state."""
+        key = state.cuts, state.device_cuts
+        if key not in self._seen:
+            self._seen[key] = candidates(self.game, state)
+        return self._seen[key]
+
+    def q(self, state: State) -> np.ndarray:
+        """Of its candidates."""
+        key = state.cuts, state.device_cuts
+        if key not in self._q:
+            self._q[key] = self._score(self.candidates(state))
+        return self._q[key]
+
+
 def greedy(game: Game, score: Score) -> Partition:
     """The best partition that one path knows of."""
+    return _greedy(_Looks(game, score))
+
+
+def _greedy(looks: _Looks) -> Partition:
+    game = looks.game
     state, best = game.start, None
     for _ in range(game.stages - 2 - state.decided):
-        choices = candidates(game, state)
+        choices = looks.candidates(state)
         # Each candidate comes with a whole partition that is allowed: the best of all counts.
         best = _best_made(game, state, choices, np.inf if best is None else best.seconds) or best
-        place = int(score(choices).argmax())
+        place = int(looks.q(state).argmax())
         state = next_state(
             game.arrays, state, int(choices.points[place]), int(choices.units[place])
         )
@@ -55,6 +87,11 @@ def beam(
     game: Game, score: Score, width: int, branch: int, bound_seconds: float = np.inf
 ) -> Partition | None:
     """The best partition of a beam; None if none of its paths has a step below the bound."""
+    return _beam(_Looks(game, score), width, branch, bound_seconds)
+
+
+def _beam(looks: _Looks, width: int, branch: int, bound_seconds: float) -> Partition | None:
+    game = looks.game
     level, best = [game.start], None
     # The last two actions are left to the search at the end.
     for _ in range(game.stages - 3 - game.start.decided):
@@ -62,11 +99,15 @@ def beam(
         # One state alone has to fill the level.
         most = branch if len(level) > 1 else width
         for state in level:
-            choices = candidates(game, state)
+            choices = looks.candidates(state)
             known = _best_made(game, state, choices, bound_seconds)
             if known is not None:
                 best, bound_seconds = known, known.seconds
-            q = np.where(choices.least < bound_seconds, score(choices), -np.inf)
+            hopeful = choices.least < bound_seconds
+            # Q takes most of the time, and nothing is asked of a state that cannot be better.
+            if not hopeful.any():
+                continue
+            q = np.where(hopeful, looks.q(state), -np.inf)
             for place in np.argsort(-q, kind="stable")[:most]:
                 if np.isinf(q[place]):
                     break
@@ -95,9 +136,10 @@ def infer_by(arrays: Arrays, stages: int, score: Score) -> Partition | None:
     game = new_game(arrays, stages)
     if game is None:
         return None
-    best = improve(arrays, greedy(game, score))
+    looks = _Looks(game, score)
+    best = improve(arrays, _greedy(looks))
     for size in BEAMS if 2 < stages <= TRAINED_STAGES else ():
-        leaf = beam(game, score, *size, best.seconds)
+        leaf = _beam(looks, *size, best.seconds)
         if leaf is not None:
             best = improve(arrays, leaf)
     return best

@@ -10,12 +10,12 @@ import pytest
 
 from automap.pipeline.agent.candidates import N_CANDIDATES, candidates, new_game
 from automap.pipeline.agent.network import shipped_weights, values as network_values
-from automap.pipeline.agent.play import greedy, infer, infer_by
+from automap.pipeline.agent.play import BEAMS, beam, greedy, infer, infer_by
 from automap.pipeline.agent.problems import Size, generate
 from automap.pipeline.agent.states import actions, completed, last_two, next_state
 from automap.pipeline.schedules import GPIPE
 from automap.pipeline.solvers.exact import solve
-from automap.pipeline.solvers.local import even_split, local_search, optimum
+from automap.pipeline.solvers.local import even_split, improve, local_search, optimum
 from automap.pipeline.value import value, values
 from tests.automap.pipeline.problems import LEARNT_SCHEDULES, SEEDS, random_arrays
 
@@ -162,6 +162,28 @@ def test_same_problem_same_partition():
     assert again is not None
     assert np.array_equal(first.cuts, again.cuts)
     assert np.array_equal(first.device_cuts, again.device_cuts)
+
+
+def test_beams_share_what_they_looked_at_and_end_where_they_would_alone():
+    size = Size(stages=6, points=40, servers=4, per_server=4)
+    for seed in range(3):
+        arrays = generate(seed, size).arrays
+        asked = []
+
+        def score(choices, asked=asked):
+            asked.append(choices.features.tobytes())
+            return network_values(shipped_weights(), choices)
+
+        found = infer_by(arrays, size.stages, score)
+        assert len(set(asked)) == len(asked)
+        game = new_game(arrays, size.stages)
+        assert game is not None and found is not None
+        best = improve(arrays, greedy(game, score))
+        for width, branch in BEAMS:
+            leaf = beam(game, score, width, branch, best.seconds)
+            best = best if leaf is None else improve(arrays, leaf)
+        assert np.array_equal(found.cuts, best.cuts)
+        assert np.array_equal(found.device_cuts, best.device_cuts)
 
 
 def test_quality_on_problems_that_it_has_not_seen():
