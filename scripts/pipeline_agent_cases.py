@@ -2,7 +2,7 @@
 problems.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 import json
 from pathlib import Path
@@ -47,10 +47,12 @@ PLAYED = ("greedy", "one path, last two searched", "beam 16 x 8", "beams and loc
 """Methods that the agent and the same player without learning have."""
 PAIRED = ("greedy", "beam 16 x 8", "beams and local search")
 """Those that are shown where nothing is proven."""
+PAIRED_NAMES = tuple(f"{who}, {method}" for method in PAIRED for who in (AGENT, UNLEARNED))
 PAIRED_HEADER = [
     "method",
     "agent, over the best known",
     "without learning",
+    "difference ± its standard error",
     "agent better",
     "equal",
     "without learning better",
@@ -220,27 +222,32 @@ class HeldOut:
                 yield problem, least
 
 
-def beside_unlearned(problems: Iterable[Problem]) -> list[list[str]]:
-    """The agent and the same player without learning, a row for each of `PAIRED`; the best known is
-    the best that any of them found.
+def paired_seconds(problem: Problem) -> dict[str, tuple[float, float]]:
+    """(step, process) seconds of every method of `PAIRED`, with learning and without."""
+    # Over one second, so that a gap and 1 are the step's.
+    measures = measured([(problem, 1.0)], {name: METHODS[name] for name in PAIRED_NAMES})
+    return {name: (one.gaps[0] + 1.0, one.seconds[0]) for name, one in measures.items()}
+
+
+def beside_unlearned(problems: Sequence[Mapping[str, Sequence[float]]]) -> list[list[str]]:
+    """The agent and the same player without learning, a row for each of `PAIRED`, from
+    `paired_seconds`; the best known is the best that any of them reached.
     """
-    names = [f"{who}, {method}" for method in PAIRED for who in (AGENT, UNLEARNED)]
-    gaps_by_method = measured(
-        ((problem, 1.0) for problem in problems), {name: METHODS[name] for name in names}
-    )
-    # Over one second, so that a gap and 1 are the seconds.
-    seconds = np.array([gaps_by_method[name].gaps for name in names]) + 1.0
-    over = seconds / seconds.min(0) - 1.0
+    pairs = np.array([[each[name] for name in PAIRED_NAMES] for each in problems])
+    steps, times = pairs[:, :, 0], np.median(pairs[:, :, 1], axis=0)
+    over = steps / steps.min(axis=1, keepdims=True) - 1.0
     rows = []
     for i, method in enumerate(PAIRED):
-        agent, unlearned = over[2 * i], over[2 * i + 1]
-        times = (gaps_by_method[name].seconds for name in names[2 * i : 2 * i + 2])
+        agent, unlearned = over[:, 2 * i], over[:, 2 * i + 1]
+        difference = np.log(steps[:, 2 * i] / steps[:, 2 * i + 1])
+        error = difference.std(ddof=1) / np.sqrt(len(problems)) if len(problems) > 1 else np.nan
         rows.append(
             [
                 method,
                 *(f"{np.mean(gaps):.2%}" for gaps in (agent, unlearned)),
-                *compared(agent, unlearned),
-                *(f"{1e3 * np.median(each):.0f}" for each in times),
+                f"{difference.mean():+.2%} ± {error:.2%}",
+                *compared(agent.tolist(), unlearned.tolist()),
+                *(f"{1e3 * seconds:.0f}" for seconds in times[2 * i : 2 * i + 2]),
             ]
         )
     return rows

@@ -6,7 +6,8 @@ paper's form of the agent.
         --flat FOLDER
 
 The first page has the tables held-out, unproven and profiles, the second table 8 and baseline, and
-with table 8 the figures 12 to 15. FOLDER is of `scripts.flat_pipeline_agent`, with medians over
+with table 8 the figures 12 to 15. Problems of unproven are kept in the folder `--kept`, which
+several runs may share. `--flat` is a folder of `scripts.flat_pipeline_agent`, with medians over
 its seeds and the least and greatest. Gaps are above the
 optimum that the exact solver proved; problems for which it could not, in two seconds, are left
 out and counted. Milliseconds are of the processor, in one thread, medians.
@@ -14,6 +15,7 @@ out and counted. Milliseconds are of the processor, in one thread, medians.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 import os
 from pathlib import Path
@@ -31,6 +33,7 @@ from automap.pipeline.agent.problems import (
     TRAINED_SCHEDULES,
     Problem,
     Size,
+    generate,
     generate_as_paper,
     generate_plain,
 )
@@ -58,9 +61,10 @@ from scripts.pipeline_agent_cases import (
     measured,
     method_rows,
     paired_cells,
+    paired_seconds,
 )
 from scripts.reproduce_pipelines import CONFIGURATIONS, MICROBATCHES, MODELS, Case, profile
-from scripts.tables import made_by, markdown, replace_table, spread
+from scripts.tables import kept, made_by, markdown, replace_table, spread
 
 
 COMMAND = "python -m scripts.reproduce_pipeline_agent"
@@ -78,12 +82,11 @@ SIZES = (
     (25, Size(stages=8, points=40, servers=4, per_server=4)),
 )
 # Where the exact solver seldom comes to its end, up to the most stages that the agent is for.
-WIDE_COUNT = 10
 WIDE_SIZES = (
-    Size(stages=4, points=96, servers=8, per_server=8),
-    Size(stages=6, points=64, servers=8, per_server=8),
-    Size(stages=8, points=64, servers=8, per_server=8),
-    Size(stages=8, points=64, servers=32, per_server=8),
+    # (problems that are tried, size)
+    (80, Size(stages=6, points=64, servers=8, per_server=8)),
+    (60, Size(stages=8, points=64, servers=8, per_server=8)),
+    (70, Size(stages=8, points=64, servers=32, per_server=8)),
 )
 REAL = {**MODELS, "GPT-124M": gpt_124m, "ResNet-50": resnet_50}
 TABLE_8 = [
@@ -132,18 +135,27 @@ def held_out(optima: Optima) -> list[list[str]]:
     return rows
 
 
-def unproven(optima: Optima) -> list[list[str]]:
+def unproven(optima: Optima, folder: Path) -> list[list[str]]:
     """The agent with learning and without on those of `WIDE_SIZES` that are not proven."""
     rows = []
-    for size in track(WIDE_SIZES, "unproven problems"):
-        held = HeldOut(range(FIRST_SEED, FIRST_SEED + WIDE_COUNT), size, optima)
-        # Going through those that are proven leaves the others.
-        n_proven = sum(1 for _ in held)
+    for count, size in WIDE_SIZES:
+        seeds = track(range(FIRST_SEED, FIRST_SEED + count), f"{size.stages} stages")
+        made = [
+            kept(folder, f"{seed} {size}", partial(_wide, seed, size, optima)) for seed in seeds
+        ]
+        problems = [each for each in made if each is not None]
         devices = size.servers * size.per_server
         what = f"{size.stages} stages, {size.points} points, {devices} devices"
-        counted = f"{WIDE_COUNT - n_proven} of {WIDE_COUNT}"
-        rows += [[what, counted, *cells] for cells in beside_unlearned(held.unproven)]
+        counted = f"{len(problems)} of {count}"
+        rows += [[what, counted, *cells] for cells in beside_unlearned(problems)]
     return rows
+
+
+def _wide(seed: int, size: Size, optima: Optima) -> dict[str, tuple[float, float]] | None:
+    """What all players make of a problem; None if it is proven."""
+    problem = generate(seed, size)
+    is_proven = optima.least(f"{seed} {size}", problem) is not None
+    return None if is_proven else paired_seconds(problem)
 
 
 def _flat_gaps(agent: Agent, proven: list[tuple[Problem, float]]) -> Gaps:
@@ -326,24 +338,36 @@ def warm_up() -> None:
     "--optima", type=click.Path(path_type=Path), help="a file that keeps the proven optima"
 )
 @click.option(
+    "--kept",
+    "rows_folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="where problems of the table unproven are kept, which needs it",
+)
+@click.option(
     "--flat",
     "folder",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="a run of scripts.flat_pipeline_agent",
 )
 def main(
-    output: Path | None, tables: tuple[str, ...], optima: Path | None, folder: Path | None
+    output: Path | None,
+    tables: tuple[str, ...],
+    optima: Path | None,
+    rows_folder: Path | None,
+    folder: Path | None,
 ) -> None:
     """Judge the shipped weights."""
-    warm_up()
     chosen = tables or TABLES
+    if rows_folder is None and "unproven" in chosen:
+        raise click.UsageError("--table unproven needs --kept FOLDER")
+    warm_up()
     flat = [] if folder is None else flat_pipeline_agent.all_kept(folder)
     texts: dict[str, str] = {}
     header = ["problems", "proven", *METHOD_HEADER]
     if "held-out" in chosen:
         texts["held-out"] = markdown(header, held_out(Optima(optima)))
-    if "unproven" in chosen:
-        rows = unproven(Optima(optima))
+    if rows_folder is not None and "unproven" in chosen:
+        rows = unproven(Optima(optima), rows_folder)
         texts["unproven"] = markdown(["problems", "not proven", *PAIRED_HEADER], rows)
     models = REAL if "profiles" in chosen else MODELS
     cases = list(real_cases(models)) if {"profiles", "table 8"} & set(chosen) else []
@@ -361,6 +385,7 @@ def main(
         texts["baseline"] = markdown(["problems", *METHOD_HEADER], rows)
     for name, table in texts.items():
         given = " --flat FOLDER" if folder is not None else ""
+        given += " --kept FOLDER" if name == "unproven" else ""
         command = f"{COMMAND} --table {shlex.quote(name)} -o {output}{given}"
         text = made_by(command, _MACHINE) + table
         if output is None:

@@ -1,5 +1,6 @@
 """Tables of the pipeline agent: beside each of its columns is the one without learning."""
 
+import numpy as np
 import pytest
 
 
@@ -11,12 +12,17 @@ from scripts.pipeline_agent_cases import (
     BASELINES,
     METHOD_HEADER,
     METHODS,
+    PAIRED,
+    PAIRED_HEADER,
+    PAIRED_NAMES,
     PLAYED,
     Gaps,
+    beside_unlearned,
     compared,
     measured,
     method_rows,
     paired_cells,
+    paired_seconds,
 )
 
 
@@ -54,3 +60,17 @@ def test_rows_are_of_the_same_problems():
         own = measured([(problem, best.seconds)], {name: METHODS[name] for name in names})
         gaps = [f"{each.numbers()[0]:.2%}" for each in own.values()]
         assert rows[method][:2] == gaps
+
+
+def test_where_nothing_is_proven_a_difference_has_its_standard_error():
+    problem = generate(3, Size(stages=4, points=24, servers=2, per_server=4))
+    made = paired_seconds(problem)
+    assert set(made) == set(PAIRED_NAMES)
+    # Another problem, on which the agent alone is twice as fast with every method.
+    other = {n: (s / 2 if n.startswith("agent") else s, t) for n, (s, t) in made.items()}
+    rows = beside_unlearned([dict.fromkeys(PAIRED_NAMES, (1.0, 0.1)), other])
+    assert [row[0] for row in rows] == list(PAIRED)
+    greedy = dict(zip(PAIRED_HEADER, rows[0]))
+    mean = (np.log(other["agent, greedy"][0]) - np.log(made["without learning, greedy"][0])) / 2
+    assert greedy["difference ± its standard error"] == f"{mean:+.2%} ± {abs(mean):.2%}"
+    assert (greedy["agent better"], greedy["without learning better"]) == ("1", "0")
