@@ -62,9 +62,11 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
                 is_parameter = is_parameters[value]
                 # A stored parameter is gathered once, before it is cast or reshaped for each use,
                 # and needs no pin. But one that a loop of steps hands on whole would be split by
-                # its update.
+                # its update, and a loop's slice that moves between dimensions would be moved as
+                # the whole stack, in every trip.
                 is_handed_on = graph.hand_over(value) is not None or value in graph.changed_once
-                is_kept = is_parameter and not is_handed_on
+                is_sliced = index in graph.outermost_region
+                is_kept = is_parameter and not is_handed_on and not is_sliced
                 if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = (
                         sharded.value_axes(value),

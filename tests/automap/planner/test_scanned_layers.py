@@ -12,7 +12,7 @@ import pytest
 
 import automap
 from automap.api.verification import Verification
-from automap.config import Options
+from automap.config import Options, read_options
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
 from automap.program import trace_step
@@ -25,6 +25,7 @@ from models.t5 import t5_tiny
 
 TOPOLOGY = get_topology("v5e:4x2")
 MESH = Mesh(("data", "model"), (4, 2))
+MESH_TEXT = "data=4,model=2"
 MODELS = {"gpt": gpt_tiny, "t5": t5_tiny, "llama": llama_tiny}
 PRESETS = ("data-parallel", "zero-1", "zero-3", "megatron")
 # Of scaled layers: all parameters are stored split, and whole in a product.
@@ -156,6 +157,21 @@ def test_pinned_stacks_compute_what_one_device_does():
     ours, alone = plan.jit(_scaled_layers)(*args), jax.jit(_scaled_layers)(*args)
     for name, expected in alone.items():
         assert jnp.allclose(ours[name], expected, rtol=1e-5, atol=1e-6), name
+
+
+def test_a_layer_is_moved_to_other_dimensions_and_not_the_stack_that_it_is_cut_from():
+    """Were the slice not pinned as the stack is, the partitioner would carry what the product wants
+    into the stack, and move all layers in each trip.
+    """
+    step, args = gpt_tiny(layers="scanned")
+    # The plan of the least memory stores layers by other dimensions than their products split.
+    options = read_options(strategy="greedy", mesh=MESH_TEXT, memory_limit=1e-9, budget=600.0)
+    outcome = find(trace_step(step, args, platform="cpu"), get_topology("cpu:8"), options)
+    plan = automap.Plan.from_record(build_plan(outcome))
+    text = plan.jit(step).lower(*args).compile().as_text()
+    gathered = re.findall(r"= f32\[([\d,]+)\]\S* all-gather\(.*/while/body/", text)
+    assert "64,256" in gathered
+    assert not [dims for dims in gathered if dims.count(",") == 2 and dims.startswith("2,")]
 
 
 @pytest.mark.gpu_compiler
