@@ -18,9 +18,10 @@ class Policy:
     Counts are integers. `*_seconds` are seconds of work on a nominal machine, which are counted and
     not timed. `far_start` is a ratio of two steps, `price_reach` a distance of logarithms of sizes,
     `*_error` are standard deviations of logarithms, and the rest are fractions: of a step
-    (`close_start`, `bound_by_memory`, `lever_gain`, `open_gap`, `preset_margin`,
-    `preset_margin_off_chip`, `memory_error_reach`, `least_improvement`, `near_preset`), of the work
-    of a step (`least_*work*`), of a peak (`lever_least_fall`), or of a budget (`lever_*_share`).
+    (`close_start`, `bound_by_memory`, `lever_gain`, `searched_on_reach`, `open_gap`,
+    `preset_margin`, `preset_margin_off_chip`, `memory_error_reach`, `least_improvement`,
+    `near_preset`), of the work of a step (`least_*work*`), of a peak (`lever_least_fall`), or of a
+    budget (`lever_*_share`).
     """
 
     small_space: int
@@ -37,6 +38,7 @@ class Policy:
     lever_trial_share: float
     lever_least_fall: float
     lever_turns: int
+    searched_on_reach: float
     exact_seconds: float
     open_gap: float
     open_walks: int

@@ -200,3 +200,19 @@ def _blocks_text(group: RematRecord) -> str:
         return f"the loop at {group.blocks[0]}" if count == 1 else f"{count} loops"
     where = f"the {group.equations} equations from {group.blocks[0]}"
     return where if count == 1 else f"{count} layers of {group.equations} equations"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is decided of each lever, as in `LeversRecord`."""
+
+    remat: tuple[RematRecord, ...] = ()
+    microbatches: int = 1
+    offload: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, levers: LeversRecord | None) -> "Choice":
+        """That of a record, or of a step as it is."""
+        if levers is None:
+            return cls()
+        return cls(levers.remat, levers.microbatches, levers.offload)

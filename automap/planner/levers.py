@@ -21,6 +21,8 @@ no rematerialization with any preset                                            
     5  the same of the best of these, and of the step as it is, with all state that only the update
        reads in the host's memory; where that fits, as much of it on the device as there is room for
                                                                      -> in: `_with_offload`
+
+Searches are brief, and the best is searched on at the end   -> in: `_Search.searched_on`
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,20 +37,22 @@ from automap.errors import NotSeparableError
 from automap.interrupts import note_interrupts
 from automap.jaxpr.accumulate import microbatch_counts
 from automap.jaxpr.blocks import BlockGroup, block_groups
-from automap.plan.levers import LeversRecord, RematRecord, WithoutLeversRecord
+from automap.plan.levers import Choice, LeversRecord, WithoutLeversRecord
 from automap.plan.record import PlanRecord
 from automap.planner.rebuild import levered_workload
 from automap.planner.records import Outcome
 from automap.planner.remat import (
     KeptValues,
+    choice_key,
     keep_nothing,
     keep_products,
     keep_within,
     kept_bytes,
     remat_records,
+    saved_seconds,
 )
 from automap.planner.remat_prices import BlockPrices, Prices
-from automap.planner.sharding import find, fitting_plan
+from automap.planner.sharding import find, fitting_plan, searched_on
 from automap.policy import default_policy
 from automap.program.trace import Workload
 from automap.quantities import number_text, seconds_text
@@ -102,9 +106,9 @@ def find_with_levers(
             share_where_memory_decides=default_policy().lever_plain_share,
         )
         if options.levers == ("auto",) and not _memory_decides(plain):
-            return plain
+            return searched_on(plain, options, until)
         search = _Search(plain, topology, options, on_progress, until)
-        best = search.best()
+        best = search.searched_on(search.best())
         if until.is_over and not until.interrupts.is_asked:
             best = replace(best, warnings=(*best.warnings, search.where_time_went()))
     return replace(best, seconds=time.monotonic() - start)
@@ -116,23 +120,6 @@ def _memory_decides(outcome: Outcome) -> bool:
     context = outcome.context
     gain = 1 + default_policy().lever_gain
     return context.refused_seconds * gain < context.fitting_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """What is decided of each lever, as in `LeversRecord`."""
-
-    remat: tuple[RematRecord, ...] = ()
-    microbatches: int = 1
-    offload: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, outcome: Outcome) -> "_Choice":
-        """That of an outcome."""
-        levers = outcome.levers
-        if levers is None:
-            return cls()
-        return cls(levers.remat, levers.microbatches, levers.offload)
 
 
 @dataclass(frozen=True)
@@ -173,6 +160,19 @@ class _Search:
             best = self._with_offload(best)
         return replace(best, warnings=(*best.warnings, *refused))
 
+    def searched_on(self, best: Outcome) -> Outcome:
+        """The best outcome with what brief searches left out of it, and of the step as it is if
+        that fits and is near.
+        """
+        plain, policy = self.plain, default_policy()
+        reach = best.best.estimate.step_seconds * (1 + policy.searched_on_reach)
+        is_near = self.fits(plain) and plain.best.estimate.step_seconds <= reach
+        others = [plain] if is_near and best.levers is not None else []
+        done = [searched_on(each, self.options, self.deadline) for each in (best, *others)]
+        for outcome in (each for each in done if each.levers is not None):
+            outcome.context.bound_seconds = None
+        return min(done, key=self.key)
+
     def _on_the_device(self, deadline: Deadline) -> tuple[Outcome, tuple[str, ...]]:
         """The best outcome with all state on the device, and why microbatches were refused."""
         both = self.allows("accumulate") and self.allows("remat")
@@ -184,7 +184,7 @@ class _Search:
             if deadline.is_over or self._gains_nothing(best, "accumulate"):
                 break
             try:
-                outcome = self.planned(_Choice(microbatches=count), self.plain.workload, deadline)
+                outcome = self.planned(Choice(microbatches=count), self.plain.workload)
             except NotSeparableError as error:
                 if "accumulate" in self.options.levers and before is self.plain:
                     raise
@@ -193,7 +193,8 @@ class _Search:
             best = min(best, outcome, key=self.key)
             if deadline.is_over or not _memory_decides(outcome):
                 break
-            best = min(best, self._with_remat(outcome, deadline), key=self.key)
+            if self._may_beat(outcome, best):
+                best = min(best, self._with_remat(outcome, deadline), key=self.key)
             if not self.fits(outcome) and _peak(outcome) > (
                 1 - default_policy().lever_least_fall
             ) * _peak(before):
@@ -215,10 +216,13 @@ class _Search:
         for base in (best, self.plain)[: 1 + (best.levers is not None)]:
             if self.deadline.is_over:
                 break
-            choice = replace(_Choice.of(base), offload=leaves)
-            outcome = self.planned(choice, base.workload, self.deadline)
+            if "offload" not in self.options.levers and not self._may_beat(base, best):
+                continue
+            choice = replace(Choice.of(base.levers), offload=leaves)
+            outcome = self.planned(choice, base.workload)
             trials = [outcome]
-            if not self.fits(outcome) and not choice.remat:
+            can_gain = not choice.remat and self._may_beat(outcome, best)
+            if can_gain and not self.fits(outcome):
                 trials.append(self._with_remat(outcome, self.deadline))
             trials += [self._with_less_offload(each) for each in trials if self.fits(each)]
             best = min([best, *trials], key=self.key)
@@ -226,24 +230,11 @@ class _Search:
 
     def _with_less_offload(self, outcome: Outcome) -> Outcome:
         """The outcome with as much of the state on the device as it has room for."""
-        evaluator, space = outcome.context.evaluator, outcome.context.space
-        priced = evaluator.price_point(space.split_classes(outcome.best.point))
-        room = outcome.context.objective.memory_limit_bytes - _peak(outcome)
-        problem, kept = outcome.workload.problem, []
-        path_of_value = dict(zip(problem.graph.inputs, problem.paths, strict=True))
-        buffers = evaluator.tables.buffers
-        values = buffers.value[buffers.hosted].tolist()
-        for value, size in zip(
-            values, evaluator.hosted_bytes(priced.sharding).tolist(), strict=True
-        ):
-            if size <= room:
-                room -= size
-            else:
-                kept.append(path_of_value[value])
-        choice = _Choice.of(outcome)
+        kept = _prices(outcome).beyond(self.slack(outcome))
+        choice = Choice.of(outcome.levers)
         if not kept or len(kept) == len(choice.offload):
             return outcome
-        return self.planned(replace(choice, offload=tuple(kept)), outcome.workload, self.deadline)
+        return self.planned(replace(choice, offload=kept), outcome.workload)
 
     def _gains_nothing(self, best: Outcome, lever: LeverName) -> bool:
         """Whether an outcome fits and is about as fast as what does not, unless a lever is asked
@@ -252,6 +243,12 @@ class _Search:
         fastest = self.plain.context.refused_seconds * (1 + default_policy().lever_gain)
         is_fast = self.fits(best) and best.best.estimate.step_seconds <= fastest
         return is_fast and lever not in self.options.levers
+
+    def _may_beat(self, outcome: Outcome, best: Outcome) -> bool:
+        """Whether one lever more may make an outcome the best: it takes seconds, fits it or not."""
+        fastest = min(outcome.context.refused_seconds, outcome.context.fitting_seconds)
+        least = fastest * (1 + default_policy().lever_gain)
+        return not self.fits(best) or least < best.best.estimate.step_seconds
 
     def _microbatch_counts(self) -> Iterable[int]:
         call = self.plain.workload.call
@@ -265,7 +262,7 @@ class _Search:
         groups = block_groups(reemitter.flat)
         return _Trials(self, outcome, groups, deadline).best() if groups else outcome
 
-    def planned(self, choice: "_Choice", workload: Workload, deadline: Deadline) -> Outcome:
+    def planned(self, choice: Choice, workload: Workload) -> Outcome:
         """The outcome with these levers; `workload` is the step with some of them, or none.
 
         Raises `NotSeparableError` for a step that has no such microbatches.
@@ -290,10 +287,12 @@ class _Search:
             self.topology,
             self.options,
             on_progress=self.on_progress,
-            deadline=deadline.share(default_policy().lever_trial_share),
+            # Its time to begin is the lever's; once it is lowered a brief search is cheap to end.
+            deadline=self.deadline.share(default_policy().lever_trial_share),
+            is_brief=True,
         )
         self.trial_seconds.append(time.monotonic() - start)
-        # What is proven is proven of this choice of levers only.
+        # It is proven of this choice of levers only.
         outcome.context.bound_seconds = None
         return replace(outcome, levers=levers)
 
@@ -301,9 +300,19 @@ class _Search:
         """Whether an outcome keeps to the memory that is allowed."""
         return outcome.context.objective.fits(outcome.best.estimate)
 
+    def slack(self, outcome: Outcome) -> float:
+        """Bytes of the memory that is allowed which an outcome leaves."""
+        return outcome.context.objective.memory_limit_bytes - _peak(outcome)
+
     def key(self, outcome: Outcome) -> tuple[float, ...]:
         """What the best outcome has the least of."""
         return outcome.context.objective.key(outcome.best.estimate)
+
+
+def _prices(outcome: Outcome) -> Prices:
+    context = outcome.context
+    split_classes = context.space.split_classes(outcome.best.point)
+    return Prices(outcome.workload, context.evaluator, split_classes)
 
 
 def _peak(outcome: Outcome) -> float:
@@ -332,9 +341,7 @@ class _Trials:
             # As little as a step can keep, of what does not repeat too.
             least = self._within(self._prices(self.base), 0.0)
             outcome = self._try(least)
-            fitting = (
-                [(least, outcome)] if outcome is not None and self.search.fits(outcome) else []
-            )
+            fitting = [(least, outcome)] if outcome is not None and fits(outcome) else []
         for kept, outcome in sorted(fitting, key=lambda entry: self.search.key(entry[1])):
             self._improve(kept, outcome)
         return min([self.base, *(o for _, o in self._outcomes.values())], key=self.search.key)
@@ -342,21 +349,25 @@ class _Trials:
     def _improve(self, kept: KeptValues, outcome: Outcome) -> None:
         """Keep by turns as much as fits beside a plan, and plan what keeps so much."""
         priced = self._prices(outcome)
-        budget = kept_bytes(priced, kept) + self._slack(outcome)
+        budget = kept_bytes(priced, kept) + self.search.slack(outcome)
+        least = default_policy().least_improvement
         for _ in range(default_policy().lever_turns):
             choice = self._within(priced, budget)
-            if self._key_of_choice(choice) in self._outcomes:
+            if choice_key(self.groups, choice) in self._outcomes:
+                return
+            # Then it is not lowered: that takes seconds for nothing.
+            if saved_seconds(priced, kept, choice) < least * outcome.best.estimate.step_seconds:
                 return
             trial = self._try(choice)
             if trial is None:
                 return
             if not self.search.fits(trial):
-                budget = kept_bytes(priced, choice) + self._slack(trial)
+                budget = kept_bytes(priced, choice) + self.search.slack(trial)
                 continue
             if self.search.key(trial) >= self.search.key(outcome):
                 return
             kept, outcome, priced = choice, trial, self._prices(trial)
-            budget = kept_bytes(priced, kept) + self._slack(outcome)
+            budget = kept_bytes(priced, kept) + self.search.slack(outcome)
 
     def _within(self, priced: Sequence[BlockPrices], budget: float) -> KeptValues:
         return keep_within(
@@ -371,12 +382,12 @@ class _Trials:
         is up.
         """
         records = remat_records(self.groups, kept)
-        key = self._key_of_choice(kept)
+        key = choice_key(self.groups, kept)
         if not records or (self.deadline.is_over and self._outcomes):
             return None
         if key not in self._outcomes:
-            choice = replace(_Choice.of(self.base), remat=records)
-            outcome = self.search.planned(choice, self.base.workload, self.deadline)
+            choice = replace(Choice.of(self.base.levers), remat=records)
+            outcome = self.search.planned(choice, self.base.workload)
             self._outcomes[key] = kept, outcome
         return self._outcomes[key][1]
 
@@ -384,17 +395,5 @@ class _Trials:
         """The blocks at the prices of an outcome's plan: equations of the forward pass are where
         they were in the step itself.
         """
-        context = outcome.context
-        split_classes = context.space.split_classes(outcome.best.point)
-        prices = Prices(outcome.workload, context.evaluator, split_classes)
+        prices = _prices(outcome)
         return [BlockPrices.priced(group, prices) for group in self.groups]
-
-    def _key_of_choice(self, kept: KeptValues) -> tuple[object, ...]:
-        return tuple(
-            (frozenset(kept.kept[n] - g.stored), kept.hosted.get(n, frozenset()))
-            for n, g in enumerate(self.groups)
-        )
-
-    def _slack(self, outcome: Outcome) -> float:
-        objective = outcome.context.objective
-        return objective.memory_limit_bytes - outcome.best.estimate.peak_bytes

@@ -77,6 +77,21 @@ class Prices:
         kept = 0.0 if copies is None else copies.stored_bytes(sharding)
         return round(float(self.evaluator.hosted_bytes(sharding).sum()) + kept)
 
+    def beyond(self, room: float) -> tuple[str, ...]:
+        """Paths of the leaves in the host's memory that stay there where the device has `room` for
+        bytes of others, which are taken in their order.
+        """
+        problem, buffers = self.workload.problem, self.evaluator.tables.buffers
+        sizes = self.evaluator.hosted_bytes(self.evaluator.price_point(self.split_classes).sharding)
+        path_of_value = dict(zip(problem.graph.inputs, problem.paths, strict=True))
+        staying = []
+        for value, size in zip(buffers.value[buffers.hosted].tolist(), sizes.tolist(), strict=True):
+            if size <= room:
+                room -= size
+            else:
+                staying.append(path_of_value[value])
+        return tuple(staying)
+
     @cached_property
     def parts(self) -> Mapping[tuple[str, tuple[int, ...]], float]:
         """In how many parts the result of a shape is split that the equation at a site makes."""

@@ -6,7 +6,7 @@ keeps the pins; then the strategy runs until it is done, its time is up, or the 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import math
 import time
 
@@ -23,7 +23,7 @@ from automap.planner.advice import advice, listed
 from automap.planner.records import Outcome, build_plan
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
-from automap.search import Objective, OutOfBudget, SearchContext, get_strategy
+from automap.search import Objective, OutOfBudget, SearchContext, get_strategy, search_on
 from automap.search.pinned import Pinned
 from automap.search.presets import preset_points, price_presets
 from automap.space.batches import undivided_batch, whole_inputs
@@ -63,12 +63,14 @@ def find(
     deadline: Deadline | None = None,
     prices: KernelPrices | None = None,
     share_where_memory_decides: float = 1.0,
+    is_brief: bool = False,
 ) -> Outcome:
     """The search's outcome, whether it fits or not.
 
     `presets` are those that are priced, and where the search starts: with fewer it shows what it
     finds by itself. `prices` are what a compiler said of kernels. Where the fastest preset does not
-    fit, the search takes only a share of the time.
+    fit, the search takes only a share of the time, and is brief if that is below 1; `is_brief`
+    makes it so in any case (`searched_on`).
 
     Raises `InputError` or `TopologyError` for bad options.
     """
@@ -98,6 +100,7 @@ def find(
             deadline=until,
             on_progress=on_progress,
             presets=presets,
+            is_brief=is_brief,
         )
         warnings = _search(context, options, share_where_memory_decides)
     # No point was valid at all, whether it fits or not: a preset that does not suit, a mesh that
@@ -115,6 +118,7 @@ def find(
         warnings=(
             *warnings,
             *context.notes,
+            *context.kept_preset,
             *undivided_batch(workload.problem, topology.device_count),
             *whole_inputs(
                 context.space.problem,
@@ -122,6 +126,33 @@ def find(
                 setup.workload.ends.inputs,
             ),
         ),
+    )
+
+
+@collector_paused()
+def searched_on(outcome: Outcome, options: Options, deadline: Deadline) -> Outcome:
+    """The outcome of a brief search with what that left out, as far as the time goes."""
+    context, start = outcome.context, time.monotonic()
+    if not context.is_brief or options.strategy != "auto" or options.preset is not None:
+        return outcome
+    context.deadline, context.is_brief = deadline, False
+    before = {*context.notes, *context.kept_preset}
+    try:
+        search_on(context)
+    except OutOfBudget:
+        reason = _why_over(context, options)
+        context.notes.append(f"{reason}; this is the best plan it had")
+    assert context.best is not None  # noqa: S101 - the outcome's, if nothing else
+    warnings = (
+        *(text for text in outcome.warnings if text not in before),
+        *context.notes,
+        *context.kept_preset,
+    )
+    return replace(
+        outcome,
+        best=context.best,
+        seconds=outcome.seconds + time.monotonic() - start,
+        warnings=tuple(dict.fromkeys(warnings)),
     )
 
 
@@ -278,11 +309,10 @@ def _search(
             context.consider(preset.point, preset.origin)
         if context.refused_seconds < context.fitting_seconds:
             context.deadline = context.deadline.share(share_where_memory_decides)
+            context.is_brief |= share_where_memory_decides < 1
         get_strategy(options.strategy)(context)
     except OutOfBudget:
-        reason = context.deadline.why_over
-        if not context.deadline.interrupts.is_asked:
-            reason = f"{reason} of {options.budget_seconds:g} s"
+        reason = _why_over(context, options)
     else:
         return ()
     if context.best is None and options.preset is None:
@@ -291,6 +321,12 @@ def _search(
     if context.best is None:
         raise InputError("stopped before any plan was priced; give a larger budget")
     return (f"{reason}; this is the best plan it had",)
+
+
+def _why_over(context: SearchContext, options: Options) -> str:
+    reason = context.deadline.why_over
+    asked = context.deadline.interrupts.is_asked
+    return reason if asked else f"{reason} of {options.budget_seconds:g} s"
 
 
 def _nothing_fits(outcome: Outcome, options: Options) -> str:

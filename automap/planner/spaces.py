@@ -290,7 +290,11 @@ def compare_spaces(
         rows = [*_rows(outcome), *_pipeline_rows(workload, topology, options, on_stages, deadline)]
     fits = any(row.fits for row in rows)
     levers = () if fits else advice(outcome.context, outcome.best.point, options)
-    return Comparison(rows=tuple(rows), notes=tuple(outcome.context.notes), advice=levers)
+    return Comparison(
+        rows=tuple(rows),
+        notes=(*outcome.context.notes, *outcome.context.kept_preset),
+        advice=levers,
+    )
 
 
 def _pipeline_rows(

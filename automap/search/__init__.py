@@ -29,7 +29,7 @@ from automap.search.exhaustive import exhaustive
 from automap.search.greedy import greedy
 from automap.search.mcmc import mcmc
 from automap.search.optcnn import optcnn
-from automap.search.portfolio import auto
+from automap.search.portfolio import auto, search_on
 from automap.search.rainbow.strategy import rainbow
 
 
@@ -64,4 +64,5 @@ __all__ = [
     "SearchContext",
     "Strategy",
     "get_strategy",
+    "search_on",
 ]

@@ -99,7 +99,9 @@ class SearchContext:
     `presets` are the names of those it starts from; `bound_seconds` is what one has proven: no plan
     of the space that keeps the pins and fits on these meshes has a shorter step. `notes` are for
     the plan's warnings. `work_left_seconds` are those of a nominal machine: work is counted
-    (`spend`), not timed, so that it ends at the same place on every machine.
+    (`spend`), not timed, so that it ends at the same place on every machine. A search that
+    `is_brief` leaves its dearest parts out where memory is short, and `kept_preset` says why a
+    preset is its plan.
     """
 
     space: Space
@@ -116,6 +118,8 @@ class SearchContext:
     best_per_preset: dict[str, Candidate] = field(default_factory=dict)
     bound_seconds: float | None = None
     notes: list[str] = field(default_factory=list)
+    is_brief: bool = False
+    kept_preset: tuple[str, ...] = ()
     # Mutable on purpose: a context is one search, and what it has learnt so far.
     work_left_seconds: float = math.inf
     # Different points may split the same classes and then are one plan, which is priced once.

@@ -17,7 +17,8 @@ however early it ends the result is no worse than the best preset.
 7. `mcmc` again: there, and where collectives run beside kernels, unless little is left to gain.
 
 It is done as soon as the best plan is proven to be one. How far each part goes is in
-`automap/policy.toml`.
+`automap/policy.toml`. A brief search ends before 6: of the choices of levers only the best are
+searched on                                                                   -> in: `search_on`
 
 What is returned is the best preset, unless another plan is surely faster -> in: `keep_preset`
 
@@ -63,9 +64,8 @@ def begun_with(context: SearchContext, starts: Starts | None) -> None:
     """`auto`, whose climbs begin at the `starts` too, such as an agent's roll-outs; None is what
     users get, as it is no worse (docs/reports/sharding_agent.md).
     """
-    small = context.policy.small_space
     try:
-        if size(context, small) <= small:
+        if _is_small(context):
             exhaustive(context)
         else:
             _portfolio(context, starts)
@@ -73,6 +73,23 @@ def begun_with(context: SearchContext, starts: Starts | None) -> None:
     # surely faster.
     finally:
         keep_preset(context)
+
+
+def search_on(context: SearchContext) -> None:
+    """What `auto` left out because the search was brief."""
+    if _is_small(context):
+        return
+    # Whatever was fastest, a preset that was kept in its place apart.
+    context.best = next(iter(context.best_candidates(1)), context.best)
+    try:
+        _dear_parts(context)
+    finally:
+        keep_preset(context)
+
+
+def _is_small(context: SearchContext) -> bool:
+    small = context.policy.small_space
+    return size(context, small) <= small
 
 
 def _portfolio(context: SearchContext, starts: Starts | None) -> None:
@@ -95,6 +112,11 @@ def _portfolio(context: SearchContext, starts: Starts | None) -> None:
     # Without a note: nobody misses what walks do not find.
     with context.within(context.policy.walk_seconds):
         walk_from(context, close, random.Random(context.seed))
+    if not context.is_brief:
+        _dear_parts(context)
+
+
+def _dear_parts(context: SearchContext) -> None:
     why_stuck = _why_stuck(context)
     # It is the dearest part, so only where climbs and walks are known to get stuck.
     if not context.is_proven and why_stuck is not None:
@@ -157,7 +179,7 @@ def _why_stuck(context: SearchContext) -> str | None:
 
 def keep_preset(context: SearchContext) -> None:
     """Go back to the best preset that is allowed if no plan is surely faster."""
-    policy, preset = context.policy, _best_preset(context)
+    policy, preset, context.kept_preset = context.policy, _best_preset(context), ()
     if preset is None or context.best is None:
         return
     step_seconds = preset.estimate.step_seconds
@@ -178,7 +200,7 @@ def keep_preset(context: SearchContext) -> None:
         others = context.best_candidates(policy.preset_rivals)
         fastest, context.best = context.best, next(filter(is_surely_faster, others), preset)
         if context.best is preset:
-            context.notes.extend(_kept_text(preset, fastest, policy))
+            context.kept_preset = tuple(_kept_text(preset, fastest, policy))
 
 
 def _kept_text(preset: Candidate, fastest: Candidate, policy: Policy) -> Iterator[str]:

@@ -184,6 +184,28 @@ def test_it_walks_where_the_proof_is_left_open():
     assert with_walks.fitting_seconds <= without.fitting_seconds < math.inf
 
 
+def test_a_brief_search_that_is_searched_on_is_the_whole_one():
+    problem = problem_of(*decoder(layers=2))
+    known = search_context(problem, "v5e:2x4", 1.0)
+    get_strategy("greedy")(known)
+    least = min(c.estimate.peak_bytes for c in known.best_candidates(10**6))
+
+    def searched(*, is_brief):
+        context = search_context(problem, "v5e:2x4", 1.0)
+        context.objective = Objective(1.05 * least)
+        context.policy = replace(context.policy, exact_seconds=0.2)
+        context.is_brief = is_brief
+        get_strategy("auto")(context)
+        return context
+
+    whole, brief = searched(is_brief=False), searched(is_brief=True)
+    assert brief.evaluations < whole.evaluations
+    assert brief.fitting_seconds >= whole.fitting_seconds
+    portfolio.search_on(brief)
+    assert brief.best.point == whole.best.point
+    assert (brief.evaluations, brief.bound_seconds) == (whole.evaluations, whole.bound_seconds)
+
+
 def test_what_fits_nowhere_is_refused():
     workload = trace_step(*random_step(0))
     with pytest.raises(InfeasiblePlanError, match="no plan fits"):

@@ -53,7 +53,7 @@ def test_what_is_kept_is_a_preset_or_faster_under_both_assumptions(step, topolog
     assert context.best.point == [*sure, preset][0].point
     # Who is told of a faster plan, as by the progress, is told why it is not the one returned.
     faster = preset.estimate.step_seconds / plans[0].estimate.step_seconds - 1
-    is_said = any(f"{preset.origin} kept: the fastest plan" in note for note in context.notes)
+    is_said = any(f"{preset.origin} kept: the fastest plan" in note for note in context.kept_preset)
     assert is_said == (not sure and faster >= 0.01)
 
 
