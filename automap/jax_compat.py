@@ -5,7 +5,7 @@ deprecation: 0.12 merged ClosedJaxpr into Jaxpr, so a jaxpr is taken apart and p
 here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 import dataclasses
 from dataclasses import dataclass
@@ -298,6 +298,15 @@ def stream_call() -> Callable[[Callable[..., Any], int, int], Callable[..., Any]
         return xla_metadata_call(function, **texts, inlineable="false")
 
     return call
+
+
+def call_attributes(params: Mapping[str, Any]) -> Mapping[str, str]:
+    """What `stream_call` said of a call, from the parameters of its equation; empty for others.
+
+    Each is a parameter of its own in jax 0.10 and 0.11; jax 0.12 has them in one (2026-11).
+    """
+    said = params.get("xla_metadata")
+    return dict(params if said is None else said)
 
 
 def compiled_proto(compiled: jax.stages.Compiled) -> bytes | None:

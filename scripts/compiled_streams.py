@@ -32,6 +32,7 @@ import click
 import jax
 
 import automap
+from automap.jax_compat import call_attributes
 from automap.jaxpr.flatten import flatten
 from automap.jaxpr.fused import Fusions, as_compiled
 from automap.jaxpr.staged import StageSites, staged
@@ -157,7 +158,7 @@ def counted_kernels(jaxpr: Any) -> int:
     count = len(fusions.sources)
     for path in fusions.bit.keys() - taken:
         eqn = fusions.equations[path].eqn
-        if "_xla_stream_annotation" in eqn.params:
+        if "_xla_stream_annotation" in call_attributes(eqn.params):
             count += counted_kernels(eqn.params["jaxpr"])
         elif eqn.primitive.name != "optimization_barrier":
             # Weights as a step has them are not as cuDNN reads them.

@@ -9,6 +9,8 @@ the partitioner derives the plan by itself from the inputs. The other places are
     a result is scattered, sliced, gathered or moved
         -> `<site>:out<j>` with the sharding the plan keeps, and `<site>:in<j>` with that the op
            runs on, or the partitioner would move the change to the operands
+    what is gathered has just been cast to a type of fewer bytes
+        -> `<site>:out<j>` of the cast, or the partitioner may gather what is cast
     what a loop hands on, or slices of what it scans, is used otherwise (a layer's parameters by
     other dimensions: else the whole stack is moved in each trip), or is stacked by the loop
     otherwise than its body makes it

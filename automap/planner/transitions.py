@@ -17,6 +17,7 @@ from hlo_tools.opcodes import (
     BROADCAST,
     CONSTANT,
     CONSTRAINT,
+    CONVERT,
     GATHER,
     LOOP_ENTER,
     MANUAL_ENTER,
@@ -59,22 +60,31 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
     for index, op in enumerate(graph.ops):
         if op.opcode not in STRUCTURAL:
             for value, dims in zip(op.inputs, sharded.problem.linkage.rules[index].operands):
-                is_parameter = is_parameters[value]
-                # A stored parameter is gathered once, before it is cast or reshaped for each use,
-                # and needs no pin. But one that a loop of steps hands on whole would be split by
-                # its update, and a loop's slice that moves between dimensions would be moved as
-                # the whole stack, in every trip.
+                # A stored parameter is gathered once, before it is reshaped for each use, and needs
+                # no pin. But its cast to a narrower type might come after the gather, one that a
+                # loop of steps hands on whole would be split by its update, and a loop's slice
+                # that moves between dimensions would be moved as the whole stack, in every trip.
+                is_stored = is_parameters[value] and not _is_narrowed(graph, value)
                 is_handed_on = graph.hand_over(value) is not None or value in graph.changed_once
                 is_sliced = index in graph.outermost_region
-                is_kept = is_parameter and not is_handed_on and not is_sliced
+                is_kept = is_stored and not is_handed_on and not is_sliced
                 if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = (
                         sharded.value_axes(value),
                         sharded.axes_in_op(index, value, majors(dims)),
                     )
-                    if _is_split_more(run, kept) if is_parameter else kept != run:
+                    if _is_split_more(run, kept) if is_stored else kept != run:
                         moved.add(value)
     return moved
+
+
+def _is_narrowed(graph: Graph, value: int) -> bool:
+    """Whether a value was just cast to a type of fewer bytes."""
+    producer = graph.values[value].producer
+    if producer < 0 or graph.ops[producer].opcode != CONVERT:
+        return False
+    (wider,) = graph.ops[producer].inputs
+    return graph.values[value].n_bytes < graph.values[wider].n_bytes
 
 
 def _sliced_outputs(sharded: ShardedGraph) -> set[int]:

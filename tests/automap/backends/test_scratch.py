@@ -94,11 +94,13 @@ def _recurrent_layers(count):
 
 
 def test_zeros_of_all_loops_are_there_before_the_first_on_gpus():
-    # The GPU compiler allocated 7.157 and 13.409 GiB: two layers more take their six stacks more.
+    # The GPU compiler allocated 7.157 and 13.409 GiB: two layers more take their six stacks more,
+    # of 1 GiB each. Since jax 0.12 a tanh keeps one value for its gradient, not two.
     # A TPU's compiler zeroes the stacks of each loop by themselves.
+    kept = len(jax.tree.leaves(jax.vjp(jnp.tanh, jnp.zeros(1))[1]))
     more = {
         platform: _peak(*_recurrent_layers(4), platform) - _peak(*_recurrent_layers(2), platform)
         for platform in ("cuda", "tpu")
     }
-    assert more["cuda"] / 2**30 == pytest.approx(13.409 - 7.157, rel=0.02)
+    assert more["cuda"] / 2**30 == pytest.approx(13.409 - 7.157 - 2 * (2 - kept), rel=0.02)
     assert more["tpu"] / 2**30 < 0.5

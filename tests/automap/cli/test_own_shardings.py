@@ -65,7 +65,8 @@ def test_what_a_sharding_by_hand_costs_stands_beside_the_search(target):
     seconds = {row["name"]: row["step_seconds"] for row in json.loads(done.stdout)["rows"]}
     kept, free = seconds["search (auto)"], seconds["search (auto) without the code's shardings"]
     best = automap.plan(*plain(), topology="v5e:2x4").predicted.step_seconds
-    assert free == pytest.approx(best, rel=1e-3)
+    # Two searches of almost the same step: by jax 0.12 one ends 0.4 % above the other.
+    assert free == pytest.approx(best, rel=1e-2)
     assert kept > free * 1.02
 
 

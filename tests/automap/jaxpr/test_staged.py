@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from automap.errors import PlanError
-from automap.jax_compat import stream_call
+from automap.jax_compat import call_attributes, stream_call
 from automap.jaxpr.flatten import flatten
 from automap.jaxpr.staged import StageSites, staged
 
@@ -128,12 +128,12 @@ def _calls(run, *args):
     """Of each call on a stream its stage, its stream and the primitives inside, in their order."""
     return [
         (
-            int(eqn.params["_scheduling_group_id"]),
-            int(eqn.params["_xla_stream_annotation"]),
+            int(attributes["_scheduling_group_id"]),
+            int(attributes["_xla_stream_annotation"]),
             [inner.primitive.name for inner in eqn.params["jaxpr"].eqns],
         )
         for eqn in jax.make_jaxpr(run)(*args).eqns
-        if "_xla_stream_annotation" in eqn.params
+        if "_xla_stream_annotation" in (attributes := call_attributes(eqn.params))
     ]
 
 
@@ -352,7 +352,7 @@ def test_a_group_has_one_result_whatever_is_read_of_it():
     first, second, other = _sites(flat, "dot_general")
     run = staged(flat, [_at_once([first, second], [other])], on_streams=True)
     jaxpr = jax.make_jaxpr(run)(x, a, b)
-    calls = [eqn for eqn in jaxpr.eqns if "_xla_stream_annotation" in eqn.params]
+    calls = [e for e in jaxpr.eqns if "_xla_stream_annotation" in call_attributes(e.params)]
     assert [[var.aval.shape for var in eqn.outvars] for eqn in calls] == [[(8, 12)], [(8, 4)]]
     made = jax.tree.leaves(jax.jit(run)(x, a, b))
     for got, expected in zip(made, jax.tree.leaves(step(x, a, b)), strict=True):

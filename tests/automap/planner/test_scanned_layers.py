@@ -186,3 +186,62 @@ def test_what_a_loop_stacks_is_gathered_as_often_as_planned(tmp_path):
     assert isinstance(verified, Verification)
     (gathers,) = (row for row in verified.comparison.rows or () if row.kind == "all-gather")
     assert gathers.compiled_count == gathers.predicted_count
+
+
+def _cast_layers(parameters, x):
+    """Layers computed again, whose weights are cast and, in the backward loop, read twice."""
+
+    def layer(h, w):
+        half = {name: w[name].astype(jnp.bfloat16) for name in ("up", "down")}
+        return h + jax.nn.gelu(h @ half["up"]) @ half["down"], None
+
+    def loss(p):
+        out = jax.lax.scan(jax.checkpoint(layer), x.astype(jnp.bfloat16), p)[0]
+        return jnp.mean(out.astype(jnp.float32) ** 2)
+
+    gradients = jax.grad(loss)(parameters)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients)
+
+
+def _plan_of_cast_layers(topology):
+    """ZeRO-3 of these, and arguments for it."""
+    up, down, x = (jax.random.key(n) for n in range(3))
+    parameters = {
+        "up": 0.1 * jax.random.normal(up, (2, 256, 1024)),
+        "down": 0.1 * jax.random.normal(down, (2, 1024, 256)),
+    }
+    args = parameters, jax.random.normal(x, (8, 16, 256))
+    return automap.plan(_cast_layers, args, topology=topology, preset="zero-3"), args
+
+
+def test_what_is_cast_to_fewer_bytes_is_pinned_before_it_is_gathered():
+    """Two gathers of one cast the partitioner would make one of what is cast: twice the bytes."""
+    plan, _ = _plan_of_cast_layers("8xh100")
+    for value, kept in {
+        "bf16[256,1024]": (None, ("data",)),
+        "bf16[1024,256]": (("data",), None),
+    }.items():
+        cast = [c for c in plan.constraints if c.value == f"result of convert {value}"]
+        # One in each loop.
+        assert [c.spec for c in cast] == [kept] * 2
+        assert all(":out" in c.at for c in cast)
+
+
+def test_pinned_casts_compute_what_one_device_does():
+    plan, args = _plan_of_cast_layers("cpu:8")
+    ours, alone = plan.jit(_cast_layers)(*args), jax.jit(_cast_layers)(*args)
+    for name, expected in alone.items():
+        assert jnp.allclose(ours[name], expected, rtol=1e-2, atol=1e-3), name
+
+
+@pytest.mark.gpu_compiler
+@pytest.mark.skipif(
+    find_spec("jax_cuda12_plugin") is None or find_spec("nvidia") is None,
+    reason="ptxas or the CUDA plugin is not installed (extra gpu-compiler)",
+)
+def test_a_cast_is_gathered_and_not_what_is_cast(tmp_path):
+    plan, args = _plan_of_cast_layers("8xh100")
+    verified = automap.verify(plan, _cast_layers, args, cache_dir=tmp_path, numerics=False)
+    assert isinstance(verified, Verification)
+    (gathers,) = (row for row in verified.comparison.rows or () if row.kind == "all-gather")
+    assert gathers.compiled_bytes == gathers.predicted_bytes
