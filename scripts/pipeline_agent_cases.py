@@ -204,12 +204,12 @@ class Optima:
 
 @dataclass
 class HeldOut:
-    """Problems of the seeds that the exact solver proves; `unproven` were left out."""
+    """Problems of the seeds that the exact solver proves; `n_unproven` were left out."""
 
     seeds: Iterable[int]
     size: Size
     optima: Optima
-    unproven: list[Problem] = field(default_factory=list)
+    n_unproven: int = 0
 
     def __iter__(self) -> Iterator[tuple[Problem, float]]:
         """(problem, V of its optimum in seconds)."""
@@ -217,7 +217,7 @@ class HeldOut:
             problem = generate(seed, self.size)
             least = self.optima.least(f"{seed} {self.size}", problem)
             if least is None:
-                self.unproven.append(problem)
+                self.n_unproven += 1
             else:
                 yield problem, least
 

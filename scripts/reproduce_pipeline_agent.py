@@ -130,7 +130,7 @@ def held_out(optima: Optima) -> list[list[str]]:
         cells = method_rows(held)
         devices = size.servers * size.per_server
         what = f"{size.stages} stages, {size.points} points, {devices} devices"
-        counted = f"{count - len(held.unproven)} of {count}"
+        counted = f"{count - held.n_unproven} of {count}"
         rows += [[what, counted, *row] for row in cells]
     return rows
 

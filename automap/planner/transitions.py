@@ -66,8 +66,8 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
                 # that moves between dimensions would be moved as the whole stack, in every trip.
                 is_stored = is_parameters[value] and not _is_narrowed(graph, value)
                 is_handed_on = graph.hand_over(value) is not None or value in graph.changed_once
-                is_sliced = index in graph.outermost_region
-                is_kept = is_stored and not is_handed_on and not is_sliced
+                is_in_body = index in graph.outermost_region
+                is_kept = is_stored and not is_handed_on and not is_in_body
                 if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = (
                         sharded.value_axes(value),
