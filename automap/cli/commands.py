@@ -75,6 +75,7 @@ PLAN: Final = Command(
             is_flag=True,
             help="run the plan for three steps, as `automap apply` does",
         ),
+        *NUMERICS,
     ),
 )
 

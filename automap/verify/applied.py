@@ -113,7 +113,7 @@ def apply_plan(
     if devices[0].platform == "cpu" and needed > limit_bytes:
         raise InputError(
             f"running the plan on CPU devices takes about {bytes_text(round(needed))}, "
-            f"{bytes_text(round(limit_bytes))} are allowed; give `automap apply` a larger "
+            f"{bytes_text(round(limit_bytes))} are allowed; give a larger "
             "--numerics-limit, or --no-numerics, which takes a third, or plan a smaller model"
         )
     steps = _Steps.of(plan, call)
@@ -205,7 +205,7 @@ def _refusals() -> Iterator[None]:
         raise InputError(
             f"the step cannot be run on these devices: {type(error).__name__}: {str(error)[:500]}; "
             "kernels that are written for GPUs or TPUs run on those only, and what is compared has "
-            "to fit on one device: `automap apply --no-numerics` compares nothing"
+            "to fit on one device: --no-numerics compares nothing"
         ) from error
 
 

@@ -145,7 +145,7 @@ def check_options(
     if plan.placement is not None:
         check_is_one_program(plan)
     _check_positive("timeout", timeout_seconds, "seconds")
-    _check_positive("numerics limit", limit_gib, "GiB")
+    check_numerics_limit(limit_gib)
     if compiler is not None and compiler not in COMPILERS:
         raise InputError(f"compiler {compiler!r}; allowed: {', '.join(get_args(CompilerName))}")
     _check_has_step(plan, "compile", "verify")
@@ -154,8 +154,13 @@ def check_options(
 
 def check_can_apply(plan: PlanRecord, limit_gib: float) -> None:
     """Raise `InputError` for a plan without a step to run, or a limit out of range."""
-    _check_positive("numerics limit", limit_gib, "GiB")
+    check_numerics_limit(limit_gib)
     _check_has_step(plan, "run", "apply")
+
+
+def check_numerics_limit(limit_gib: float) -> None:
+    """Raise `InputError` for a limit out of range."""
+    _check_positive("numerics limit", limit_gib, "GiB")
 
 
 def _check_positive(option: str, value: float, unit: str) -> None:

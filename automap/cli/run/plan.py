@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from automap.atomic_file import check_can_be_written
 from automap.choices import NEAR_LIMIT_COMPILE_SECONDS
@@ -43,6 +44,7 @@ from automap.verify.confirm import (
     confirmed_plan,
 )
 from automap.verify.near_limit import settled
+from automap.verify.verification import check_numerics_limit
 from hlo_tools.collector import collector_paused
 
 
@@ -59,6 +61,8 @@ def run(
     cache_dir: str | None,
     cache: bool,
     applies: bool,
+    numerics: bool,
+    numerics_limit: float,
     **given: Any,
 ) -> None:
     """Plan, keep the plan and print it; run it, if that is asked for."""
@@ -70,6 +74,7 @@ def run(
     check_one_compiler_option(
         verify=verify, refine=refine, preset=given["preset"], space=given["space"]
     )
+    _check_numerics(numerics_limit, applies=applies)
     confirmation = _read_confirmation(verify_top, timeout, cache_dir, is_cached=cache)
     refinement = None if refine is None else _read_refinement(refine, confirmation)
     with ExitStack() as until_the_end:
@@ -95,7 +100,13 @@ def run(
             say_result(overview(plan))
     # After the search Ctrl-C ends the command again: all that was found is kept.
     if applies:
-        applied = apply_target(plan, request.target, request.arguments)
+        applied = apply_target(
+            plan,
+            request.target,
+            request.arguments,
+            compares=numerics,
+            limit_gib=numerics_limit,
+        )
         text = applied_report(applied)
         say(text) if as_json else say_result(text)
         click.get_current_context().exit(applied_status(applied))
@@ -169,6 +180,15 @@ def _plan(
         return confirmed_plan(
             outcome, call, options, confirmation or Confirmation(), on_witness=_say_compiled
         )
+
+
+def _check_numerics(limit_gib: float, *, applies: bool) -> None:
+    """Raise `InputError` for a limit out of range, or for either option where nothing is run."""
+    context = click.get_current_context()
+    for name, option in (("numerics", "--no-numerics"), ("numerics_limit", "--numerics-limit")):
+        if not applies and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise InputError(f"{option} is about what --apply runs; give that too")
+    check_numerics_limit(limit_gib)
 
 
 def _needs_step(options: str, request: Request, done: str) -> InputError:

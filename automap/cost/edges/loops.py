@@ -23,11 +23,13 @@ def whole_messages(
 ) -> np.ndarray:
     """`messages`, the parts that collectives are of messages, but where those that go together in
     one trip of a loop are less than a whole one: all arrays are [collectives], `group` those that
-    can be merged (one kind, over the same axes), `loop` -1 outside, `runs` of one trip.
+    can be merged (one kind, over the same axes), `loop` -1 outside, `runs` of one trip. Where none
+    of them has a byte nothing is sent.
     """
     _, together = np.unique(np.stack((loop, group)), axis=1, return_inverse=True)
     parts = np.bincount(together.ravel(), messages * runs)[together.ravel()]
-    return np.where((loop >= 0) & (parts < 1.0), messages / parts, messages)
+    is_less = (loop >= 0) & (parts > 0.0) & (parts < 1.0)
+    return np.divide(messages, parts, out=messages.copy(), where=is_less)
 
 
 def innermost_loops(graph: Graph) -> list[int]:

@@ -48,6 +48,9 @@ _PRODUCTS: Final = frozenset({"conv_general_dilated", "dot_general", "ragged_dot
 # Of its products in the loops, for a step to gain from microbatches.
 _LEAST_SHARE: Final = 0.5
 
+# How many keys of a leaf's path in `TracedCall.args` name its argument.
+_ARGUMENT: Final = 2
+
 # Which samples of the batch are a microbatch: a run of them, or every m-th one, so that each part
 # of a batch that is split in runs has its share of every microbatch.
 SampleOrder = Literal["runs", "every m-th"]
@@ -111,13 +114,13 @@ def separate(
 
 
 def _separated(call: TracedCall, leaves: _Leaves, along: _Along) -> MicrobatchProgram:
-    """The program if these leaves are the batch, or those of all arguments but one, if the step
-    cannot be traced else and has its products in the loops so.
+    """The program if these leaves are the batch, or those of all but one argument or part of one,
+    if the step cannot be traced else and has its products in the loops so.
     """
     try:
         return along(leaves)
     except _NotTracedError:
-        for rest in _without_one_argument(call, leaves):
+        for rest in _without_one_part(call, leaves):
             with suppress(NotSeparableError):
                 program = along(rest)
                 if _share_in_loops(program) >= _LEAST_SHARE:
@@ -143,15 +146,15 @@ def _separated_along(
         return _program(pair, batch, microbatches, outer, "second loop")
 
 
-def _without_one_argument(call: TracedCall, leaves: _Leaves) -> Iterator[_Leaves]:
-    """The leaves but for those of each argument that has any."""
-    positional, named = call.args
-    arguments = (*positional, *(named[name] for name in sorted(named)))
-    argument = [n for n, each in enumerate(arguments) for _ in jax.tree.leaves(each)]
-    for left_out in dict.fromkeys(argument[leaf] for leaf in leaves):
-        rest = tuple(leaf for leaf in leaves if argument[leaf] != left_out)
-        if rest:
-            yield rest
+def _without_one_part(call: TracedCall, leaves: _Leaves) -> Iterator[_Leaves]:
+    """The leaves but for those of each argument that has any, then of each part of an argument."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(call.args)]
+    # A path begins with whether the argument is positional, and which it is.
+    for depth in (_ARGUMENT, _ARGUMENT + 1):
+        for left_out in dict.fromkeys(paths[leaf][:depth] for leaf in leaves):
+            rest = tuple(leaf for leaf in leaves if paths[leaf][:depth] != left_out)
+            if rest:
+                yield rest
 
 
 def _traces(

@@ -224,6 +224,21 @@ def test_frozen_weights_may_be_as_wide_as_the_batch_is_large():
         assert microbatches in [eqn.params.get("length") for eqn in in_parts.jaxpr.eqns]
 
 
+def test_frozen_weights_as_wide_as_the_batch_may_be_a_part_of_its_argument():
+    step, (student, teacher, _) = _frozen_case("teacher")
+    x = jax.random.normal(jax.random.key(1), (16, 16))
+
+    def with_teacher(student, batch):
+        return step(student, batch["teacher"], batch["x"])
+
+    args = student, {"teacher": teacher, "x": x}
+    call = _call(with_teacher, args)
+    assert list(microbatch_counts(call)) == [2, 4, 8, 16]
+    in_parts = accumulated(call, 4)
+    _assert_equal(with_teacher, call, in_parts, args)
+    assert 4 in [eqn.params.get("length") for eqn in in_parts.jaxpr.eqns]
+
+
 def test_a_step_beside_frozen_weights_that_needs_its_batch_whole_is_refused_for_that():
     def step(w, base, x):
         def loss(w):

@@ -90,6 +90,25 @@ def test_with_json_standard_output_is_the_plan_alone():
     assert "steps as planned on" in done.stderr
 
 
+def test_a_plan_is_run_with_the_limits_of_apply():
+    alone = _run("plan", *MLP, *SPACES[0], "--apply", "--no-numerics")
+    assert alone.exit_code == 0, alone.output
+    assert f"{STEPS} steps as planned on" in alone.stdout
+    assert "single-device" not in alone.stdout
+    small = _run("plan", *MLP, *SPACES[0], "--apply", "--numerics-limit", "1e-6")
+    assert small.exit_code == 2
+    assert "1.049 KiB are allowed; give a larger --numerics-limit" in small.stderr
+    # Before the search, not behind it.
+    for words, said in (
+        (("--apply", "--numerics-limit", "nan"), "must be a positive number of GiB"),
+        (("--no-numerics",), "--no-numerics is about what --apply runs"),
+    ):
+        refused = _run("plan", *MLP, *SPACES[0], *words)
+        assert refused.exit_code == 2
+        assert said in refused.stderr
+        assert not refused.stdout
+
+
 def test_every_step_goes_on_from_the_state_of_the_one_before(monkeypatch):
     step, args = _counted(1.0)
     record = plan(step, args, topology="cpu:4", budget=2)
@@ -196,7 +215,7 @@ def test_a_shard_map_without_a_mesh_is_run_on_that_of_the_plan():
 def test_what_cannot_be_run_is_refused(tmp_path):
     step, args = _counted(1.0)
     record = plan(step, args, topology="cpu:4", budget=2)
-    with pytest.raises(InputError, match="give `automap apply` a larger --numerics-limit"):
+    with pytest.raises(InputError, match="give a larger --numerics-limit, or --no-numerics"):
         _applied(record, step, args, limit_bytes=1.0)
     other = jax.jit(lambda state, batch: (state, batch * 3))
     with pytest.raises(PlanError):

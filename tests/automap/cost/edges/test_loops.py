@@ -136,6 +136,14 @@ def test_what_goes_over_the_same_axes_in_a_trip_is_a_message_at_least():
     assert whole[:2] @ runs[:2] == pytest.approx(1.0)
 
 
+@pytest.mark.filterwarnings("error")
+def test_what_has_no_bytes_is_no_message():
+    sent = whole_messages(
+        np.array([0.0, 0.0, 0.25]), np.array([0, 0, 1]), np.array([7, 7, 7]), np.ones(3)
+    )
+    assert sent.tolist() == [0.0, 0.0, 1.0]
+
+
 def test_over_one_axis_a_point_is_what_its_collectives_are_by_themselves():
     cost, _ = _zero_3("cuda")
     space = Space(cost.tables.program.problem)
