@@ -114,15 +114,17 @@ def separate(
 
 
 def _separated(call: TracedCall, leaves: _Leaves, along: _Along) -> MicrobatchProgram:
-    """The program if these leaves are the batch, or those of all but one argument or part of one,
-    if the step cannot be traced else and has its products in the loops so.
+    """The program if these leaves are the batch; if the step cannot be traced so, that with the
+    state of that size besides, or with those of all but one argument or part of one, which has its
+    products in the loops.
     """
     try:
         return along(leaves)
     except _NotTracedError:
-        for rest in _without_one_part(call, leaves):
+        others = (*_with_state(call, leaves), *_without_one_part(call, leaves))
+        for other in others:
             with suppress(NotSeparableError):
-                program = along(rest)
+                program = along(other)
                 if _share_in_loops(program) >= _LEAST_SHARE:
                     return program
         raise
@@ -144,6 +146,15 @@ def _separated_along(
         return _program(pair, batch, microbatches, outer, "scale")
     except NotSeparableError:
         return _program(pair, batch, microbatches, outer, "second loop")
+
+
+def _with_state(call: TracedCall, leaves: _Leaves) -> Iterator[_Leaves]:
+    """The leaves and the state that has as many entries, if there is some."""
+    avals = call.jaxpr.in_avals
+    size = avals[leaves[0]].shape[0]
+    state = {n for n in call.state.values() if avals[n].shape[:1] == (size,)}
+    if state:
+        yield tuple(sorted({*leaves, *state}))
 
 
 def _without_one_part(call: TracedCall, leaves: _Leaves) -> Iterator[_Leaves]:

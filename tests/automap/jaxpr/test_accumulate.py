@@ -239,6 +239,41 @@ def test_frozen_weights_as_wide_as_the_batch_may_be_a_part_of_its_argument():
     assert 4 in [eqn.params.get("length") for eqn in in_parts.jaxpr.eqns]
 
 
+def test_caches_that_serving_carries_for_each_request_are_of_the_batch():
+    def decode(weights, caches, token, position):
+        x = weights["embedding"][token]
+        written = []
+        for layer, cache in zip(weights["layers"], caches, strict=True):
+            cache = cache.at[:, position].set(x @ layer)
+            scores = jnp.einsum("bd,btd->bt", x, cache)
+            x = x + jnp.einsum("bt,btd->bd", jax.nn.softmax(scores), cache)
+            written.append(cache)
+        return x @ weights["embedding"].T, written
+
+    keys = iter(jax.random.split(jax.random.key(0), 8))
+    weights = {
+        "embedding": jax.random.normal(next(keys), (32, 8)),
+        "layers": [jax.random.normal(next(keys), (8, 8)) for _ in range(2)],
+    }
+    caches = [jax.random.normal(next(keys), (12, 5, 8)) for _ in range(2)]
+    args = weights, caches, jnp.arange(12) % 7, jnp.int32(3)
+    call = traced_call(jax.jit(decode, donate_argnums=1), args, {})
+    assert list(microbatch_counts(call)) == [2, 4, 12]
+    for microbatches in (2, 3, 12):
+        got = jax.jit(jaxpr_as_fun(accumulated(call, microbatches)))(*jax.tree.leaves(args))
+        assert_close(got, jax.tree.leaves(jax.jit(decode)(*args)), rtol=1e-5, atol=1e-6)
+    # State that all requests share is none of theirs, however large it is.
+    counted = (weights, [*caches, jnp.zeros(12)], *args[2:])
+
+    def shared(weights, caches, token, position):
+        logits, written = decode(weights, caches[:2], token, position)
+        return logits, [*written, caches[2] + logits.sum()]
+
+    call = traced_call(jax.jit(shared, donate_argnums=1), counted, {})
+    with pytest.raises(NotSeparableError):
+        accumulated(call, 2)
+
+
 def test_a_step_beside_frozen_weights_that_needs_its_batch_whole_is_refused_for_that():
     def step(w, base, x):
         def loss(w):

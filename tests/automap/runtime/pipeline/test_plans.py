@@ -18,6 +18,7 @@ from automap.cli import main
 from automap.errors import InputError, NotSeparableError, PlanError
 from automap.pipeline.schedules import Interleaved
 from automap.runtime.pipeline.runner import simulated_order
+from models.llama_serving import serving_tiny
 from tests.automap.pipeline.problems import assert_simulated_as_predicted, only
 from tests.automap.runtime.pipeline.running import assert_same, devices_of, mlp
 
@@ -55,6 +56,27 @@ def test_the_decorator_trains_on_stages(trained):
     assert jax.tree.structure(mine) == jax.tree.structure(born)
 
 
+def test_requests_are_decoded_in_stages_with_their_caches():
+    step, shapes = serving_tiny()
+    keys = iter(jax.random.split(jax.random.key(0), 64))
+    weights, caches = jax.tree.map(
+        lambda leaf: jax.random.normal(next(keys), leaf.shape) / 8, shapes[:2]
+    )
+    staged = {"space": "pipeline", "stages": 2, "microbatches": 2, "strategy": "even"}
+    run = automap.parallelize(step.__wrapped__, donate_argnums=1, **staged)
+    mine, theirs = jax.tree.map(np.asarray, caches), caches
+    for position in range(3):
+        tokens = jnp.arange(8)[:, None] + 3 * position
+        batch = {"tokens": tokens, "position": jnp.int32(position)}
+        logits, mine = run(weights, mine, batch)
+        wanted, theirs = jax.jit(step.__wrapped__)(weights, theirs, batch)
+        assert_same((logits, mine), (wanted, theirs), **CLOSE)
+    assert len(run.plan.pipeline.stages) == 2
+    # Each stage has the caches of its own layers.
+    first, last = (set(stage.devices) for stage in run.plan.pipeline.stages)
+    assert devices_of(mine) == [first, first, last, last]
+
+
 def test_a_checkpoint_is_saved_and_restored(trained, tmp_path):
     checkpoint = pytest.importorskip("orbax.checkpoint")
     run, _, _, born, batch = trained
@@ -75,6 +97,7 @@ SCRIPT = """
 import sys
 import jax, numpy as np
 from automap import Plan
+from models.llama_serving import serving_tiny
 from tests.automap.pipeline.problems import assert_simulated_as_predicted, only
 from tests.automap.runtime.pipeline.running import assert_same, mlp
 step, args = mlp()
