@@ -7,7 +7,7 @@ compute     sum over kernels of their seconds, by a roofline, or measured ones
             the peak                                            -> in: `Evaluator.fresh_seconds`
 collective  sum over collectives of their seconds (`automap.cost.collectives`); compilers merge the
             collectives of gradients and parameters into messages of the backend's `combine_bytes`,
-            but not those of a loop's trips                     -> in: `_collective_seconds`
+            but not those of a loop's trips                     -> in: `automap.cost.messages`
 waiting     all of collective where a device does one thing after the other; where collectives run
             beside kernels, what is left of it
             -> in: `automap.cost.schedule.overlap`, `automap.cost.kernels.rings`
@@ -26,29 +26,23 @@ import numpy as np
 from automap.backends import Backend, backend_for
 from automap.backends.effects import CollectiveWork
 from automap.cost import host_copies
-from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
-from automap.cost.edges.loops import whole_messages
+from automap.cost.collectives import CollectiveCost
 from automap.cost.hosted import host_waiting_seconds, update_counts
 from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
+from automap.cost.messages import CollectivePrices
 from automap.cost.profile import KernelPrices, KernelProfile
 from automap.cost.schedule.overlap import waiting_seconds
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.stored_shapes import StoredShapes
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
-from automap.cost.traffic.flows import (
-    ALL_GATHER,
-    ALL_REDUCE,
-    ALL_TO_ALL,
-    KINDS,
-    REDUCE_SCATTER,
-    last_dim_splits,
-)
+from automap.cost.traffic.flows import ALL_GATHER, ALL_TO_ALL, last_dim_splits
 from automap.errors import TopologyError
 from automap.plan.memory_curve import MemoryCurveRecord
 from automap.space.point import SplitClasses
+from automap.topology.mesh import Mesh
 from automap.topology.model import Topology
 
 
@@ -93,6 +87,18 @@ class Priced:
 
 
 @dataclass(frozen=True)
+class Together:
+    """What the parts of one point are only beside all others: seconds of each collective, and what
+    it is of a message, [entries] (None where they go one by one); `local` are bytes on a device for
+    each byte of the stored shapes, [shapes].
+    """
+
+    collective_seconds: np.ndarray
+    messages: np.ndarray | None
+    local: np.ndarray
+
+
+@dataclass(frozen=True)
 class Evaluator:
     """Prices points on one topology. Pure; `_costs` only remembers the lines of links by mesh.
 
@@ -109,30 +115,50 @@ class Evaluator:
 
     def evaluate(self, split_classes: SplitClasses) -> Estimate:
         """Seconds and bytes of one step under `split_classes`."""
-        return self.estimate(self.price_point(split_classes))
+        if any(split_classes.classes) or self.tables.imposed.values or self.tables.imposed.ops:
+            return self.estimate(self.price_point(split_classes))
+        return self._unsplit
+
+    @cached_property
+    def _unsplit(self) -> Estimate:
+        """What a step takes that nothing splits: on any mesh the same."""
+        whole = SplitClasses(Mesh(("all",), (1,)), ((),))
+        return self.estimate(self.price_point(whole))
 
     def estimate(self, priced: Priced) -> Estimate:
         """The parts of one point taken together."""
+        return self.whole(
+            priced, self.together(priced, np.zeros(len(priced.collectives.kind), int))
+        )
+
+    def together(self, priced: Priced, point: np.ndarray) -> Together:
+        """What the parts of points are beside the others of their `point` [entries]."""
+        collectives, sizes = priced.collectives, priced.sharding.sizes
+        seconds, messages = priced.collective_seconds, None
+        if self.backend.schedule_numbers is not None and self.backend.loop_messages == "all":
+            seconds = self.collective_prices.seconds(collectives, sizes, point)
+            messages = self.collective_prices.parts(collectives, sizes)
+        return Together(seconds, messages, self.stored_local(priced.sharding))
+
+    def whole(self, priced: Priced, together: Together) -> Estimate:
+        """The estimate of one point."""
         collectives, kernel_seconds = priced.collectives, priced.kernel_seconds
-        busy = float(priced.collective_seconds @ collectives.count)
+        busy = float(together.collective_seconds @ collectives.count)
         waiting = busy
         scheduled = self.backend.schedule_numbers
         if scheduled is not None:
-            merges = self.backend.loop_messages == "all"
-            collective_seconds = self._seconds_together(priced)
-            busy = float(collective_seconds @ collectives.count)
             waiting = waiting_seconds(
                 self.tables.order,
                 kernel_seconds,
                 collectives,
-                collective_seconds,
-                self._messages(collectives, priced.sharding.sizes) if merges else None,
+                together.collective_seconds,
+                together.messages,
                 scheduled.unseen_seconds,
             )
         # The walk adds the same seconds in another order than the product above: without the
         # threshold a plan that hides nothing would show 1e-18 hidden seconds.
         hidden = busy - waiting if busy - waiting > _ROUNDING * busy else 0.0
-        peak_bytes, fresh_seconds = self._peak(priced.sharding, collectives)
+        peak_bytes, fresh_seconds = self._peak(together.local, collectives)
         return Estimate(
             compute_seconds=float(kernel_seconds @ self.tables.kernels.count) + fresh_seconds,
             collective_seconds=waiting,
@@ -174,10 +200,9 @@ class Evaluator:
         program = self.tables.program
         return update_counts(program.problem, program.kernels, program.row_of_kernel)
 
-    def _peak(self, sharding: Shardings, collectives: Collectives) -> tuple[float, float]:
+    def _peak(self, local: np.ndarray, collectives: Collectives) -> tuple[float, float]:
         """Peak bytes, and the seconds in which a step takes those that are new to it."""
-        local, device = self.stored_local(sharding), self.topology.device
-        timeline = self.memory_timeline
+        timeline, device = self.memory_timeline, self.topology.device
         peak_bytes = timeline.peak_bytes(local, collectives.copied, collectives.is_repeat)
         if not device.fresh_seconds_per_byte:
             return peak_bytes, 0.0
@@ -189,12 +214,16 @@ class Evaluator:
         """Seconds in which a step takes memory that is new to it; 0 where the runtime keeps a
         pool.
         """
-        return self._peak(priced.sharding, priced.collectives)[1]
+        return self._peak(self.stored_local(priced.sharding), priced.collectives)[1]
 
     def price_point(self, split_classes: SplitClasses) -> Priced:
         """What every kernel and every collective takes under `split_classes`."""
         priced = self.price(shardings(self.tables, self.n_classes, split_classes))
-        return replace(priced, collective_seconds=self._seconds_together(priced))
+        if self.backend.loop_messages != "all":
+            return priced
+        collectives, one = priced.collectives, np.zeros(len(priced.collectives.kind), int)
+        seconds = self.collective_prices.seconds(collectives, priced.sharding.sizes, one)
+        return replace(priced, collective_seconds=seconds)
 
     def price(self, sharding: Shardings) -> Priced:
         """What every kernel and every collective takes if the rows are split so."""
@@ -205,7 +234,7 @@ class Evaluator:
         self, sharding: Shardings, collectives: Collectives, kernel_seconds: np.ndarray
     ) -> Priced:
         """`price` with given collectives, and seconds of kernels that nothing else runs within."""
-        collective_seconds = self._collective_seconds(collectives, sharding.sizes)
+        collective_seconds = self.collective_prices.seconds(collectives, sharding.sizes)
         added = np.zeros(len(collective_seconds))
         if self.backend.collective_effects and self.backend.pads(self.topology.device):
             work = self.collective_work(sharding, collectives)
@@ -223,7 +252,7 @@ class Evaluator:
                 collectives,
                 collective_seconds,
                 # A ring hides what its shards take with all that is added to them.
-                self._passed_seconds(collectives, sharding.sizes) + added,
+                self.collective_prices.passed_seconds(collectives, sharding.sizes) + added,
             )
             kernel_seconds, overlapped = rings.kernel_seconds, rings.overlapped_seconds
             collective_seconds = rings.collective_seconds
@@ -302,6 +331,11 @@ class Evaluator:
         return Roofline(self.tables.kernels, self.topology, self.kernel_profile, self.prices)
 
     @cached_property
+    def collective_prices(self) -> CollectivePrices:
+        """Seconds of collectives."""
+        return CollectivePrices(self.tables, self.topology, self.backend, self._costs)
+
+    @cached_property
     def memory_timeline(self) -> MemoryTimeline:
         """Buffers and copies over the schedule."""
         tables = self.tables
@@ -311,90 +345,3 @@ class Evaluator:
         """Every collective of one step under `split_classes`."""
         sharding = shardings(self.tables, self.n_classes, split_classes)
         return self.tables.collectives(sharding)
-
-    def _seconds_together(self, priced: Priced) -> np.ndarray:
-        """Seconds of each collective of a whole point once (`whole_messages`)."""
-        if self.backend.loop_messages != "all":
-            return priced.collective_seconds
-        return self._collective_seconds(priced.collectives, priced.sharding.sizes, is_point=True)
-
-    def _collective_seconds(
-        self, collectives: Collectives, sizes: tuple[int, ...], *, is_point: bool = False
-    ) -> np.ndarray:
-        """Seconds of each entry of `collectives` once, [entries]: all of a point, or each alone."""
-        # No compiler merges exchanges.
-        is_merged = collectives.combinable & (collectives.kind != ALL_TO_ALL)
-        # Of activations only what is summed side by side (`Edges.least_messages`).
-        is_sum = np.isin(collectives.kind, (ALL_REDUCE, REDUCE_SCATTER)) & ~collectives.on_operand
-        is_merged |= is_sum
-        if self.backend.combines == "sums":
-            is_merged = is_merged & (collectives.kind != ALL_GATHER)
-        # `_loops` lists result edges first, then operand edges.
-        first_operand = len(self.tables.results.count)
-        edge = collectives.edge + np.where(collectives.on_operand, first_operand, 0)
-        least, loop, trips = self._loops[:, edge]
-        # A tensor that is merged with others is a fraction of a message: it pays that part of the
-        # latency. One of at least `combine_bytes` is a message by itself, never several.
-        messages = np.clip(self._messages(collectives, sizes), least, 1.0)
-        messages = np.where(is_merged, messages, 1.0)
-        seconds = np.zeros(len(messages))
-        # One number for (kind, axes): there are few different ones, and each has its own lines.
-        group = (collectives.kind << len(sizes)) + collectives.mask
-        if is_point:
-            runs, loop = collectives.count / trips, np.where(is_merged, loop, -1)
-            messages = whole_messages(messages, group, loop, runs)
-        for number in np.unique(group).tolist():
-            rows = group == number
-            cost = self._cost(number >> len(sizes), number & (1 << len(sizes)) - 1, sizes)
-            seconds[rows] = cost.seconds(collectives.n_bytes[rows], messages[rows])
-        return seconds
-
-    def _messages(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
-        """What each entry of `collectives` is of a message that merged ones make, [entries].
-
-        XLA counts the bytes that come out (collective_combiner_utils.h). Where only small sums of
-        a loop go together those that go in are counted: so the numbers of these backends were
-        fitted.
-        """
-        messages = collectives.n_bytes / self.backend.combine_bytes
-        if self.backend.loop_messages != "all":
-            return messages
-        is_on = collectives.mask[:, None] >> np.arange(len(sizes)) & 1
-        devices = np.where(is_on, np.array(sizes), 1).prod(axis=1)
-        return messages / np.where(collectives.kind == REDUCE_SCATTER, devices, 1)
-
-    def _passed_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
-        """Seconds of each reduce-scatter of a result if its shards go round a ring, [entries]; 0 of
-        all others.
-        """
-        seconds = np.zeros(len(collectives.kind))
-        is_scatter = (collectives.kind == REDUCE_SCATTER) & ~collectives.on_operand
-        for mask in np.unique(collectives.mask[is_scatter]).tolist():
-            rows = is_scatter & (collectives.mask == mask)
-            seconds[rows] = self._ring_cost(mask, sizes).seconds(collectives.n_bytes[rows])
-        return seconds
-
-    @cached_property
-    def _loops(self) -> np.ndarray:
-        """Least messages, loop, trips of it: of result edges, then operand edges, [3, edges]."""
-        tables = (self.tables.results, self.tables.operands)
-        columns = [np.stack((t.least_messages, t.loop, t.loop_trips)) for t in tables]
-        return np.concatenate(columns, axis=1)
-
-    def _cost(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
-        # The key has the sizes, as one evaluator prices points of many meshes.
-        key = (kind, mask, sizes)
-        if key not in self._costs:
-            axes = _axes(mask, sizes)
-            self._costs[key] = collective_cost(KINDS[kind], self.topology, sizes, axes)
-        return self._costs[key]
-
-    def _ring_cost(self, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
-        key = ("ring", mask, sizes)
-        if key not in self._costs:
-            self._costs[key] = ring_scatter_cost(self.topology, sizes, _axes(mask, sizes))
-        return self._costs[key]
-
-
-def _axes(mask: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(a for a in range(len(sizes)) if mask >> a & 1)

@@ -171,23 +171,30 @@ def distinct_meshes(topology: Topology, meshes: Sequence[Mesh]) -> tuple[Mesh, .
     """The first of all meshes that cost the same under every plan once axes are renamed."""
     first: dict[object, Mesh] = {}
     for mesh in meshes:
+        # Renamed ones have the same groups, in another order.
+        known: dict[tuple[int, ...], tuple[object, ...]] = {}
         renamed = [Mesh(names, mesh.sizes) for names in permutations(mesh.names)]
-        if not any(_footing(topology, twin) in first for twin in renamed):
-            first[_footing(topology, mesh)] = mesh
+        if not any(_footing(topology, twin, known) in first for twin in renamed):
+            first[_footing(topology, mesh, known)] = mesh
     return tuple(first.values())
 
 
-def _footing(topology: Topology, mesh: Mesh) -> object:
+def _footing(
+    topology: Topology,
+    mesh: Mesh,
+    known: dict[tuple[int, ...], tuple[object, ...]] | None = None,
+) -> object:
     """What all collectives of a mesh depend on: for each set of axis names its spans, without
-    names.
+    names; `known` are the spans of axes of meshes of these sizes.
     """
     # In the order of names: two orders of one mesh compare set of names by set of names.
     numbered = sorted(range(len(mesh.sizes)), key=lambda axis: mesh.names[axis])
-    return tuple(
-        tuple(_bare(spans(topology, mesh.sizes, axes)))
-        for count in range(1, len(numbered) + 1)
-        for axes in combinations(numbered, count)
-    )
+    known = {} if known is None else known
+    every = [c for n in range(1, len(numbered) + 1) for c in combinations(numbered, n)]
+    for axes in every:
+        if axes not in known:
+            known[axes] = tuple(_bare(spans(topology, mesh.sizes, axes)))
+    return tuple(known[axes] for axes in every)
 
 
 def _bare(group: tuple[Span, ...]) -> Iterator[object]:

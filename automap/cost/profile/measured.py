@@ -22,7 +22,7 @@ monotone by the running maximum; t is that of the smallest below it, and grows a
 largest.
 
 A contraction's local shape depends on which factor each mesh axis splits. So its seconds are kept
-by (kernel, mesh, that choice), and an evaluation looks them up.
+by (kind of kernel, mesh, that choice), and an evaluation looks them up.
 
 What is measured is the user's profile, and for products of a type that it does not have, the
 catalogue's measurements of the device (`automap.topology.measured.products`).
@@ -171,15 +171,15 @@ class Models:
             {key: StreamCurve.fit(rows) for key, rows in sizes.items()},
         )
 
-    def rate_model(self, shape: KernelShape) -> Model | None:
+    def rate_model(self, kind: str, dtype: str) -> Model | None:
         """The model of a contraction, None if nothing like it was measured."""
-        kinds = (shape.kind,) if shape.kind == "dot" else (shape.kind, _ANY_CONVOLUTION)
-        known = (self.rates[k, shape.dtype] for k in kinds if (k, shape.dtype) in self.rates)
+        kinds = (kind,) if kind == "dot" else (kind, _ANY_CONVOLUTION)
+        known = (self.rates[k, dtype] for k in kinds if (k, dtype) in self.rates)
         return next(known, None)
 
-    def stream_curve(self, shape: KernelShape) -> Model | None:
+    def stream_curve(self, family: Family, elements: ElementClass) -> Model | None:
         """The model of a kernel bound by memory, None if nothing like it was measured."""
-        keys = ((family or shape.family, kind or shape.elements) for family, kind in _FALLBACK)
+        keys = ((other or family, kind or elements) for other, kind in _FALLBACK)
         return next((self.curves[key] for key in keys if key in self.curves), None)
 
 
@@ -190,8 +190,8 @@ class MeasuredKernels:
     shapes: Sequence[KernelShape]
     op_row: np.ndarray
     models: Models
-    # (contraction, mesh sizes, which factor each axis splits as one number) -> seconds.
-    _known: dict[tuple[int, tuple[int, ...], int], float] = field(default_factory=dict, repr=False)
+    # Mesh sizes -> (kind of contraction, which factor each axis splits) as one number -> seconds.
+    _known: dict[tuple[int, ...], dict[int, float]] = field(default_factory=dict, repr=False)
 
     def override(
         self,
@@ -217,35 +217,48 @@ class MeasuredKernels:
     @cached_property
     def _streams(self) -> list[tuple[Model, np.ndarray]]:
         """Each curve with the kernels it is for."""
-        # By identity: curves are arrays, which have no hash, and few kernels share few of them.
-        kernels: dict[int, list[int]] = defaultdict(list)
-        curves: dict[int, Model] = {}
-        for index, shape in enumerate(self.shapes):
-            curve = None if shape.kind else self.models.stream_curve(shape)
-            if curve is not None:
-                kernels[id(curve)].append(index)
-                curves[id(curve)] = curve
-        return [(curves[key], np.array(rows)) for key, rows in kernels.items()]
+        kernels: dict[tuple[Family, ElementClass], list[int]] = defaultdict(list)
+        if self.models.curves:
+            for index, shape in enumerate(self.shapes):
+                if not shape.kind:
+                    kernels[shape.family, shape.elements].append(index)
+        curves = ((self.models.stream_curve(*key), rows) for key, rows in kernels.items())
+        return [(curve, np.array(rows)) for curve, rows in curves if curve is not None]
+
+    @cached_property
+    def _rates(self) -> Mapping[tuple[str, str], Model | None]:
+        """The rate of each algorithm and type of contraction."""
+        pairs = {(shape.kind, shape.dtype) for shape in self.shapes if shape.kind}
+        return {pair: self.models.rate_model(*pair) for pair in pairs}
 
     @cached_property
     def _contractions(self) -> np.ndarray:
         """Kernels that a measured rate is known for."""
-        known = [i for i, s in enumerate(self.shapes) if s.kind and self.models.rate_model(s)]
+        rates = self._rates
+        known = [i for i, s in enumerate(self.shapes) if s.kind and rates[s.kind, s.dtype]]
         return np.array(known, np.int64)
 
     @cached_property
-    def _rate_rows(self) -> list[tuple[Model, np.ndarray]]:
-        """Each rate with the contractions it is for, as a mask over `_contractions`."""
-        rates = [self.models.rate_model(self.shapes[i]) for i in self._contractions]
-        used = [rate for rate in self.models.rates.values() if any(rate is r for r in rates)]
-        return [(rate, np.array([rate is r for r in rates])) for rate in used]
+    def _kinds(self) -> tuple[Sequence[KernelShape], np.ndarray]:
+        """The different shapes of `_contractions`, and the number of each one's, [contractions]."""
+        # By identity: copies of a step share their shapes, and to compare these takes longer.
+        numbers: dict[int, int] = {}
+        shapes = [self.shapes[i] for i in self._contractions.tolist()]
+        kind = [numbers.setdefault(id(shape), len(numbers)) for shape in shapes]
+        kinds = {number: shape for number, shape in zip(kind, shapes, strict=True)}
+        return list(kinds.values()), np.array(kind, np.int64)
+
+    @cached_property
+    def _rate_kinds(self) -> list[tuple[Model, np.ndarray]]:
+        """Each rate with the kinds of contractions it is for, as a mask."""
+        own = [self._rates[shape.kind, shape.dtype] for shape in self._kinds[0]]
+        used = [rate for rate in self.models.rates.values() if any(rate is r for r in own)]
+        return [(rate, np.array([rate is r for r in own])) for rate in used]
 
     @cached_property
     def _factors(self) -> tuple[np.ndarray, np.ndarray]:
-        """(size, role) of each factor of `_contractions`, int [contractions, factors]; padded with
-        size 1.
-        """
-        shapes = [self.shapes[i] for i in self._contractions]
+        """(size, role) of each factor of the kinds, int [kinds, factors]; padded with size 1."""
+        shapes = self._kinds[0]
         sizes = np.ones((len(shapes), max(len(shape.sizes) for shape in shapes)), np.int64)
         roles = np.zeros_like(sizes)
         for row, shape in enumerate(shapes):
@@ -255,25 +268,31 @@ class MeasuredKernels:
 
     def _contraction_seconds(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of `_contractions`, of which each axis splits the factors `split`."""
-        # The factors of all axes as digits of one number; 0 is of an axis that splits none.
-        width = self._factors[0].shape[1] + 1
-        codes = np.zeros(len(split), np.int64)
+        kind, n_factors = self._kinds[1], self._factors[0].shape[1]
+        # The kind and the factors of all axes as digits of one number; 0 is of an axis that splits
+        # none.
+        codes = kind
         for axis in range(len(sizes)):
-            codes = codes * width + split[:, axis] + 1
-        keys = [(row, sizes, code) for row, code in enumerate(codes.tolist())]
-        missing = np.array([key not in self._known for key in keys])
-        if missing.any():
-            local = self._local_sizes(split, sizes)
-            for rate, rows in self._rate_rows:
-                wanted = np.flatnonzero(rows & missing)
+            codes = codes * (n_factors + 1) + split[:, axis] + 1
+        # Few are different: the same layers, and in a batch points that differ in one decision.
+        distinct, first, back = np.unique(codes, return_index=True, return_inverse=True)
+        known, numbers = self._known.setdefault(sizes, {}), distinct.tolist()
+        missing = [at for at, number in enumerate(numbers) if number not in known]
+        if missing:
+            rows = first[missing]
+            local = self._local_sizes(kind[rows], split[rows], sizes)
+            for rate, is_its in self._rate_kinds:
+                wanted = np.flatnonzero(is_its[kind[rows]])
                 if len(wanted):
                     seconds = rate.predict(local[wanted]).tolist()
-                    self._known.update(zip((keys[row] for row in wanted), seconds, strict=True))
-        return np.array([self._known[key] for key in keys])
+                    known.update(zip(codes[rows[wanted]].tolist(), seconds, strict=True))
+        return np.array([known[number] for number in numbers])[back]
 
-    def _local_sizes(self, split: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-        """(b, m, n, k) of `_contractions` on a device, int [contractions, 4]."""
-        whole, roles = self._factors
+    def _local_sizes(
+        self, kind: np.ndarray, split: np.ndarray, sizes: tuple[int, ...]
+    ) -> np.ndarray:
+        """(b, m, n, k) on a device of contractions of these kinds, int [contractions, 4]."""
+        whole, roles = self._factors[0][kind], self._factors[1][kind]
         parts = np.ones_like(whole)
         for axis, size in enumerate(sizes):
             rows = np.flatnonzero(split[:, axis] >= 0)

@@ -80,8 +80,9 @@ def device_work(
     for on_operand, places in ((True, order.operands), (False, order.results)):
         is_here = (collectives.on_operand == on_operand) & (seconds > 0)
         # What is combinable is of a parameter or a gradient; all else is of activations.
-        chosen = is_here & ~collectives.combinable
-        at, each = _spread(places, collectives.edge[chosen], seconds[chosen])
+        entry, every, shares = _spread(places, collectives.edge, seconds, is_here)
+        is_combinable = collectives.combinable[entry]
+        at, each = every[~is_combinable], shares[~is_combinable]
         urgent.append((places.ready[at], places.needed[at], each))
         if not on_operand:
             # What reads the result of one is there once the first that does so is.
@@ -91,11 +92,11 @@ def device_work(
         is_new = _is_new(order, collectives, is_here, on_operand=on_operand)
         old = (prefetch, places.needed) if on_operand else (backlog, places.ready)
         for (into, boundary), wanted in ((old, ~is_new), ((renewed, places.ready), is_new)):
-            chosen = is_here & collectives.combinable & wanted
-            at, each = _spread(places, collectives.edge[chosen], seconds[chosen])
+            chosen = is_combinable & wanted[entry]
+            at, each = every[chosen], shares[chosen]
             if messages is not None and len(at):
-                columns = np.stack((messages, collectives.kind, collectives.mask))
-                rows = _repeat(places, collectives.edge[chosen], columns[:, chosen])
+                columns = (messages, collectives.kind, collectives.mask)
+                rows = np.stack([column[entry[chosen]] for column in columns])
                 boundary = _merged(order, places, at, boundary, rows, is_first=into is prefetch)
             if into is backlog:
                 sums = np.array([places.ready[at], boundary[at]])
@@ -235,15 +236,18 @@ def _first_of_message(group: np.ndarray, messages: np.ndarray, order: np.ndarray
     return first
 
 
-def _repeat(places: Places, edge: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Numbers [..., edge] for each incidence of these rows, as `_spread` lists them."""
-    return np.repeat(numbers, places.first[edge + 1] - places.first[edge], axis=-1)
-
-
-def _spread(places: Places, edge: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The incidences of `edge` rows, and the seconds of each."""
-    first, count = places.first[edge], places.first[edge + 1] - places.first[edge]
+def _spread(
+    places: Places, edge: np.ndarray, seconds: np.ndarray, is_here: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the entries that are `is_here`, with their `edge` and `seconds` [entries]: the entry, the
+    number and the seconds of each incidence.
+    """
+    entry = np.flatnonzero(is_here)
+    own = edge[entry]
+    first = places.first[own]
+    count = places.first[own + 1] - first
+    entry = np.repeat(entry, count)
     # The ranges first[i] .. first[i] + count[i] one after the other, without a loop.
-    start = np.repeat(first - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
-    at = start + np.arange(count.sum())
-    return at, np.repeat(seconds, count) * places.share[at]
+    at = np.repeat(first + count - np.cumsum(count), count)
+    at += np.arange(len(at))
+    return entry, at, seconds[entry] * places.share[at]

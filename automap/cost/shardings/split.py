@@ -85,7 +85,7 @@ def _class_ranks(
     """
     most = max(len(split_classes.classes[axis]) for split_classes in each)
     # Index n_classes is the padding of rows: it keeps rank infinity.
-    rank = np.full((len(each), 2, n_classes + 1), _NEVER, np.int64)
+    rank = np.full((len(each), 2, n_classes + 1), _NEVER, np.int32)
     goes_last = np.zeros((len(each), most + 1), bool)
     for ranks, is_last, split_classes in zip(rank, goes_last, each, strict=True):
         classes = split_classes.classes[axis]

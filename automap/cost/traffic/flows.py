@@ -52,7 +52,16 @@ def last_dim_splits(edges: Edges, sharding: Shardings) -> tuple[np.ndarray, np.n
 
 def holds(edges: Edges, factor: np.ndarray) -> np.ndarray:
     """Whether a tensor has a dimension of the op's factor."""
-    return ((edges.factor_of_dim == factor[:, None]) & (factor >= 0)[:, None]).any(axis=1)
+    is_held = np.zeros(len(factor), bool)
+    # Dimension by dimension: there are few, and numpy's reductions over few are slow.
+    for own in edges.factor_of_dim.T:
+        is_held |= own == factor
+    return is_held & (factor >= 0)
+
+
+def dim_held(edges: Edges, factor: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """The first dimension of a tensor that is major in the op's factor, of edges `where` it is."""
+    return (edges.factor_of_dim[where] == factor[where, None]).argmax(axis=1)
 
 
 def dims_held(edges: Edges, factors: np.ndarray) -> np.ndarray:

@@ -46,6 +46,7 @@ from automap.cost.traffic.flows import (
     Flow,
     clear_merged_terms,
     clear_repeats,
+    dim_held,
     edge_dims,
     entries,
     gathers_by_dim,
@@ -124,8 +125,8 @@ def _operand_traffic(
         is_moved = is_wrong & holds(edges, factor)
         masks[ALL_TO_ALL] |= np.where(is_moved, 1 << axis, 0)
         masks[ALL_GATHER] |= np.where(is_wrong & ~is_moved, 1 << axis, 0)
-        to_dim = (edges.factor_of_dim == factor[:, None]).argmax(axis=1)
-        target = target * (rank + 1) + np.where(is_moved, to_dim + 1, 0)
+        target *= rank + 1
+        target[is_moved] += dim_held(edges, factor, is_moved) + 1
         gathered_dim[axis] = np.where(is_wrong & ~is_moved, dim, -1)
         parts *= np.where((dim >= 0) & ~(is_wrong & ~is_moved), size, 1)
     # What is moved and what is gathered both see the tensor with only the kept axes split.
@@ -259,14 +260,14 @@ def _demands(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Demands:
         sums = active & edges.is_reduced[rows, factor]
         stays = active & (own == factor) & is_stored
         elsewhere = active & ~sums & ~stays & holds(edges, factor)
+        is_gathered = elsewhere & ~is_stored
         number = edges.sum_of_factor[rows[sums], factor[sums]]
         demands.summed_over[number, rows[sums]] |= bit
         demands.reduced |= np.where(sums & ~is_stored, bit, 0)
         demands.to_scatter |= np.where(sums & is_stored, bit, 0)
-        demands.gathered |= np.where(elsewhere & ~is_stored, bit, 0)
+        demands.gathered |= np.where(is_gathered, bit, 0)
         demands.moved |= np.where(elsewhere & is_stored, bit, 0)
-        made_dim = (edges.factor_of_dim == factor[:, None]).argmax(axis=1)
-        demands.gathered_dim[axis] = np.where(elsewhere & ~is_stored, made_dim, -1)
+        demands.gathered_dim[axis, is_gathered] = dim_held(edges, factor, is_gathered)
         demands.stored_dims |= np.where(stays, dim_bit, 0)
         demands.scattered_dims |= np.where(sums & is_stored, dim_bit, 0)
         demands.computed *= np.where(stays | elsewhere, size, 1)

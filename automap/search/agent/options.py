@@ -383,15 +383,13 @@ class Seen:
         """
         agreed = total = 0.0
         ranked = self.presets(point.mesh)
+        # A move changes one axis or two: to compare all of every preset would take much longer.
+        compute = [(a, m) for a, m in enumerate(moved.compute) if m != point.compute[a]]
+        storage = [(a, m) for a, m in enumerate(moved.storage) if m != point.storage[a]]
         for rank, preset in enumerate(ranked, 1):
             other = preset.point
-            agrees = all(
-                o == m
-                for p, m, o in (
-                    *zip(point.compute, moved.compute, other.compute),
-                    *zip(point.storage, moved.storage, other.storage),
-                )
-                if p != m
+            agrees = all(other.compute[a] == m for a, m in compute) and all(
+                other.storage[a] == m for a, m in storage
             )
             agreed, total = agreed + agrees / rank, total + 1.0 / rank
         first = bool(ranked) and ranked[0].point.compute == moved.compute

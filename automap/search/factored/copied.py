@@ -18,12 +18,13 @@ are made for each point alone and in the same order                         -> i
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
 from automap.backends.effects import CopiedAccesses
 from automap.cost.edges import Edges, Windows
-from automap.cost.evaluate import Estimate, Evaluator, Priced
+from automap.cost.evaluate import Estimate, Evaluator, Priced, Together
 from automap.cost.kernels.table import KernelTable
 from automap.cost.shardings import Shardings, joint_shardings
 from automap.cost.tables import Tables
@@ -229,14 +230,19 @@ class CopiedCells:
 # Copies of more edges are no faster together than one after the other.
 _MOST_EDGES = 1 << 14
 _MOST_POINTS = 32
+# So many times as many copies as points are priced at most.
+_MOST_SPARE = 2
 
 
 @dataclass(frozen=True)
 class Batches:
-    """Prices points of one program in batches; `_copies` keeps evaluators of so many copies."""
+    """Prices points of one program in batches; `_copies` keeps evaluators of so many copies, and
+    `_spare` how many too many were priced for batches of so many points.
+    """
 
     evaluator: Evaluator
     _copies: dict[int, Evaluator] = field(default_factory=dict, repr=False)
+    _spare: dict[int, int] = field(default_factory=dict, repr=False)
 
     @cached_property
     def most_points(self) -> int:
@@ -253,45 +259,63 @@ class Batches:
 
     def estimates(self, split_classes: Sequence[SplitClasses]) -> list[Estimate]:
         """Of each of at most `most_points` split_classes, which are on one mesh."""
-        if len(split_classes) < 2:
+        n = len(split_classes)
+        if n < 2:
             return [self.evaluator.evaluate(each) for each in split_classes]
-        joint = joint_shardings(self.evaluator.tables, self.evaluator.n_classes, split_classes)
-        priced = self._copied_evaluator(len(split_classes)).price(joint)
-        return [
-            self.evaluator.estimate(e)
-            for e in _split_batch(self.evaluator, priced, len(split_classes))
-        ]
+        n_copies, copied = self._copied_evaluator(n)
+        # Copies that are left over price the last point again, for nobody.
+        every = [*split_classes, *[split_classes[-1]] * (n_copies - n)]
+        joint = joint_shardings(self.evaluator.tables, self.evaluator.n_classes, every)
+        parts = _split_batch(self.evaluator, copied, copied.price(joint), n_copies)
+        return [self.evaluator.whole(*part) for part in islice(parts, n)]
 
-    def _copied_evaluator(self, n: int) -> Evaluator:
-        if n not in self._copies:
-            tables = self.evaluator.tables
-            # All of the program as one cell: its copies are copies of the step.
-            whole = Cell(
-                value_rows=tuple(range(len(tables.value_rows))),
-                op_rows=tuple(range(len(tables.op_rows))),
-                operands=tuple(range(len(tables.operands.count))),
-                results=tuple(range(len(tables.results.count))),
-                kernels=tuple(range(len(tables.kernels.count))),
-                scope=(),
-            )
-            copied = CopiedCells(self.evaluator, [whole], [n]).tables()
-            self._copies[n] = replace(self.evaluator, tables=copied)
-        return self._copies[n]
+    def _copied_evaluator(self, n: int) -> tuple[int, Evaluator]:
+        """An evaluator of at least n copies, and of how many."""
+        at_hand = min((k for k in self._copies if n <= k <= _MOST_SPARE * n), default=n)
+        spare = self._spare.get(n, 0)
+        # To copy the tables takes about as long as to price as many points for nobody. So they are
+        # copied where none are at hand, or once that much time was lost.
+        n_copies = at_hand if spare < n else n
+        self._spare[n] = spare + n_copies - n
+        if n_copies not in self._copies:
+            self._copies[n_copies] = self._made(n_copies)
+        return n_copies, self._copies[n_copies]
+
+    def _made(self, n: int) -> Evaluator:
+        tables = self.evaluator.tables
+        # All of the program as one cell: its copies are copies of the step.
+        whole = Cell(
+            value_rows=tuple(range(len(tables.value_rows))),
+            op_rows=tuple(range(len(tables.op_rows))),
+            operands=tuple(range(len(tables.operands.count))),
+            results=tuple(range(len(tables.results.count))),
+            kernels=tuple(range(len(tables.kernels.count))),
+            scope=(),
+        )
+        copied = CopiedCells(self.evaluator, [whole], [n]).tables()
+        n_shapes, n_rows = len(tables.shapes.row), len(tables.value_rows)
+        shapes = tables.shapes.take(np.tile(np.arange(n_shapes), n))
+        first_row = np.repeat(np.arange(n) * n_rows, n_shapes)
+        shapes = replace(shapes, row=shapes.row + first_row)
+        return replace(self.evaluator, tables=replace(copied, shapes=shapes))
 
 
-def _split_batch(evaluator: Evaluator, priced: Priced, n: int) -> Iterator[Priced]:
+def _split_batch(
+    evaluator: Evaluator, copied: Evaluator, priced: Priced, n: int
+) -> Iterator[tuple[Priced, Together]]:
     """The parts of each of n points, with edges numbered as in the evaluator's own tables."""
     tables, joint = evaluator.tables, priced.collectives
     again = joint.scattered_again
     # Copies are numbered point by point, so the point of an edge is its number over their count.
     n_edges = np.where(joint.on_operand, len(tables.operands.count), len(tables.results.count))
     point, edge = np.divmod(joint.edge, n_edges)
+    together = copied.together(priced, point)
     # Stable: within a point entries stay in their order, in which they are added up.
     by_point = np.argsort(point, kind="stable")
-    ends = np.searchsorted(point[by_point], np.arange(1, n))
+    ends = [0, *np.searchsorted(point[by_point], np.arange(1, n)).tolist(), len(point)]
     # Columns of collectives, of which points have different numbers.
     entries = [
-        np.split(column[by_point], ends)
+        column[by_point]
         for column in (
             joint.kind,
             joint.mask,
@@ -303,31 +327,40 @@ def _split_batch(evaluator: Evaluator, priced: Priced, n: int) -> Iterator[Price
             joint.on_operand,
             priced.collective_seconds,
             priced.overlapped_seconds,
+            together.collective_seconds,
         )
     ]
+    messages = None if together.messages is None else together.messages[by_point]
     # Columns of rows that every point has: n equal parts.
     rows = [
-        np.split(column, n)
+        column.reshape(n, -1)
         for column in (
             joint.is_repeat,
             joint.copied,
             again.mask,
             again.n_bytes,
             priced.kernel_seconds,
+            together.local,
         )
     ]
-    columns = zip(_shardings_apart(priced.sharding, n), zip(*entries), zip(*rows), strict=True)
-    for sharding, own_entries, own_rows in columns:
-        *own, collective_seconds, overlapped_seconds = own_entries
-        is_repeat, copied, *scattered, kernel_seconds = own_rows
-        again_scattered = Flow(again.kind, *scattered)
+    for number, sharding in enumerate(_shardings_apart(priced.sharding, n)):
+        own_entries = slice(ends[number], ends[number + 1])
+        *own, alone_seconds, overlapped_seconds, seconds = (c[own_entries] for c in entries)
+        is_repeat, copied_bytes, *scattered, kernel_seconds, local = (c[number] for c in rows)
         collectives = Collectives(
-            *own, is_repeat=is_repeat, copied=copied, scattered_again=again_scattered
+            *own,
+            is_repeat=is_repeat,
+            copied=copied_bytes,
+            scattered_again=Flow(again.kind, *scattered),
         )
-        yield Priced(sharding, collectives, kernel_seconds, collective_seconds, overlapped_seconds)
+        yield (
+            Priced(sharding, collectives, kernel_seconds, alone_seconds, overlapped_seconds),
+            Together(seconds, None if messages is None else messages[own_entries], local),
+        )
 
 
 def _shardings_apart(joint: Shardings, n: int) -> Iterator[Shardings]:
     columns = (joint.dim_of_axis, joint.factor_of_axis, joint.parts_of_value, joint.parts_of_op)
-    for own in zip(*(np.split(column, n) for column in columns), strict=True):
-        yield Shardings(joint.sizes, *own)
+    apart = [column.reshape(n, -1, *column.shape[1:]) for column in columns]
+    for number in range(n):
+        yield Shardings(joint.sizes, *(column[number] for column in apart))

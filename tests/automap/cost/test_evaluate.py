@@ -28,6 +28,15 @@ def test_new_memory_costs_its_first_touch():
     assert fresh.fresh_seconds(fresh.price_point(unsplit)) == pytest.approx(new_bytes * 1e-6)
 
 
+@pytest.mark.parametrize("platform", ["cpu:8", "8xh100", "v5e:2x4"])
+def test_what_nothing_splits_costs_the_same_on_every_mesh(platform):
+    cost, space = evaluator(*decoder(), get_topology(platform))
+    meshes = [Mesh(("data",), (8,)), Mesh(("data", "model"), (2, 4))]
+    empty = [space.split_classes(space.point(mesh, [()] * len(mesh.sizes))) for mesh in meshes]
+    priced = [cost.estimate(cost.price_point(each)) for each in empty]
+    assert [cost.evaluate(each) for each in empty] == priced
+
+
 @pytest.mark.parametrize(("platform", "is_merged"), [("cpu:8", False), ("8xh100", True)])
 def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
     cost, space = evaluator(*mlp(), get_topology(platform))

@@ -71,10 +71,25 @@ def check(context):
         points = [random_point(context, mesh, source) for _ in range(batches.most_points)]
         assert all(map(context.space.is_valid, points))
         split_classes = list({context.space.split_classes(point): None for point in points})
-        for n in (1, 2, len(split_classes)):
+        # Copies of earlier batches are at hand for later ones, which may need fewer.
+        most = len(split_classes)
+        for n in (1, 2, most, most - 1, max(most // 2, 1), most - 1, 3):
             assert batches.estimates(split_classes[:n]) == [
                 evaluator.evaluate(e) for e in split_classes[:n]
             ]
+
+
+def test_copies_at_hand_are_used_until_as_many_points_were_priced_for_nobody():
+    context = search_context(*decoder(batch=6))
+    batches, source = Batches(context.evaluator), random.Random(0)
+    points = [random_point(context, context.meshes[0], source) for _ in range(8)]
+    split_classes = [context.space.split_classes(point) for point in points]
+    made = []
+    for n in (8, 5, 5, 5, 3, 5):
+        batches.estimates(split_classes[:n])
+        made.append(sorted(batches._copies))
+    # 5 of 8: three too many, twice, until it is more than five; 3 of 5 is one of its own.
+    assert made == [[8], [8], [8], [5, 8], [5, 8], [5, 8]]
 
 
 def test_evaluate_all_is_evaluate_of_each():

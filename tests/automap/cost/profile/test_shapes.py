@@ -157,7 +157,7 @@ def test_the_arrays_of_an_evaluation_hold_the_work_of_the_signatures(make):
     measured = MeasuredKernels(
         table.shape, table.op_row, Models.fit(profile, get_topology("cpu:8").device)
     )
-    rows = measured._contractions.tolist()
+    rows, (_, kind) = measured._contractions.tolist(), measured._kinds
     assert rows == [i for i, shape in enumerate(table.shape) if shape.kind]
     for row, kernel in enumerate(rows):
         shape = table.shape[kernel]
@@ -166,7 +166,7 @@ def test_the_arrays_of_an_evaluation_hold_the_work_of_the_signatures(make):
             assert not isinstance(local, StreamSignature)
             splits = np.full((len(rows), 2), -1)
             splits[row] = split
-            assert tuple(measured._local_sizes(splits, (2, 4))[row]) == matmul_sizes(local)
+            assert tuple(measured._local_sizes(kind, splits, (2, 4))[row]) == matmul_sizes(local)
 
 
 def test_whole_work_is_the_flops_that_are_counted():

@@ -1,0 +1,112 @@
+"""Seconds of a plan's collectives, and what they are of the messages that compilers make of them.
+
+A tensor that is merged with others is a fraction of a message: it pays that part of the latency.
+One of at least `combine_bytes` is a message by itself, never several
+                                                               -> in: `CollectivePrices.parts`
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from automap.backends import Backend
+from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
+from automap.cost.edges.loops import whole_messages
+from automap.cost.tables import Tables
+from automap.cost.traffic import Collectives
+from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, KINDS, REDUCE_SCATTER
+from automap.topology.model import Topology
+
+
+@dataclass(frozen=True)
+class CollectivePrices:
+    """Prices collectives of `tables` on one topology; `costs` remembers lines of links by mesh."""
+
+    tables: Tables
+    topology: Topology
+    backend: Backend
+    costs: dict[object, CollectiveCost]
+
+    def seconds(
+        self, collectives: Collectives, sizes: tuple[int, ...], point: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Seconds of each entry of `collectives` once, [entries]: each alone, or all of the `point`
+        [entries] that they are of together.
+        """
+        # No compiler merges exchanges.
+        is_merged = collectives.combinable & (collectives.kind != ALL_TO_ALL)
+        # Of activations only what is summed side by side (`Edges.least_messages`).
+        is_sum = (collectives.kind == ALL_REDUCE) | (collectives.kind == REDUCE_SCATTER)
+        is_merged |= is_sum & ~collectives.on_operand
+        if self.backend.combines == "sums":
+            is_merged = is_merged & (collectives.kind != ALL_GATHER)
+        # `_loops` lists result edges first, then operand edges.
+        first_operand = len(self.tables.results.count)
+        edge = collectives.edge + np.where(collectives.on_operand, first_operand, 0)
+        least, loop, trips = self._loops[:, edge]
+        messages = np.clip(self.parts(collectives, sizes), least, 1.0)
+        messages = np.where(is_merged, messages, 1.0)
+        seconds = np.zeros(len(messages))
+        # One number for (kind, axes): there are few different ones, and each has its own lines.
+        group = (collectives.kind << len(sizes)) + collectives.mask
+        numbers = np.flatnonzero(np.bincount(group)) if len(group) else group
+        if point is not None:
+            runs, loop = collectives.count / trips, np.where(is_merged, loop, -1)
+            apart = group + (point << len(sizes) + len(KINDS).bit_length())
+            messages = whole_messages(messages, apart, loop, runs)
+        for number in numbers.tolist():
+            rows = group == number
+            cost = self._cost(number >> len(sizes), number & (1 << len(sizes)) - 1, sizes)
+            seconds[rows] = cost.seconds(collectives.n_bytes[rows], messages[rows])
+        return seconds
+
+    def parts(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
+        """What each entry of `collectives` is of a message that merged ones make, [entries].
+
+        XLA counts the bytes that come out (collective_combiner_utils.h). Where only small sums of
+        a loop go together those that go in are counted: so the numbers of these backends were
+        fitted.
+        """
+        messages = collectives.n_bytes / self.backend.combine_bytes
+        if self.backend.loop_messages != "all":
+            return messages
+        is_on = collectives.mask[:, None] >> np.arange(len(sizes)) & 1
+        devices = np.where(is_on, np.array(sizes), 1).prod(axis=1)
+        return messages / np.where(collectives.kind == REDUCE_SCATTER, devices, 1)
+
+    def passed_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
+        """Seconds of each reduce-scatter of a result if its shards go round a ring, [entries]; 0 of
+        all others.
+        """
+        seconds = np.zeros(len(collectives.kind))
+        is_scatter = (collectives.kind == REDUCE_SCATTER) & ~collectives.on_operand
+        for mask in np.unique(collectives.mask[is_scatter]).tolist():
+            rows = is_scatter & (collectives.mask == mask)
+            seconds[rows] = self._ring_cost(mask, sizes).seconds(collectives.n_bytes[rows])
+        return seconds
+
+    @cached_property
+    def _loops(self) -> np.ndarray:
+        """Least messages, loop, trips of it: of result edges, then operand edges, [3, edges]."""
+        tables = (self.tables.results, self.tables.operands)
+        columns = [np.stack((t.least_messages, t.loop, t.loop_trips)) for t in tables]
+        return np.concatenate(columns, axis=1)
+
+    def _cost(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
+        # The key has the sizes, as one evaluator prices points of many meshes.
+        key = (kind, mask, sizes)
+        if key not in self.costs:
+            axes = _axes(mask, sizes)
+            self.costs[key] = collective_cost(KINDS[kind], self.topology, sizes, axes)
+        return self.costs[key]
+
+    def _ring_cost(self, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
+        key = ("ring", mask, sizes)
+        if key not in self.costs:
+            self.costs[key] = ring_scatter_cost(self.topology, sizes, _axes(mask, sizes))
+        return self.costs[key]
+
+
+def _axes(mask: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a for a in range(len(sizes)) if mask >> a & 1)
