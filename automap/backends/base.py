@@ -189,6 +189,16 @@ class Backend:
         """Numbers of tiles, rings, tables and the memory on the chip."""
         return tile_numbers(self.tiles)
 
+    def stack_byte_seconds(self, device: Device, item_bytes: int, *, is_at_hand: bool) -> float:
+        """Seconds for each byte of numbers of so many bytes that a loop stacks: read and written,
+        or only written where the kernel that makes them has them at hand.
+        """
+        bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
+        if is_at_hand:
+            return 1 / bytes_per_s
+        number = self.tile_numbers.slice_seconds(item_bytes) if self.pads(device) else 0.0
+        return 2 / bytes_per_s + number / item_bytes / device.cores
+
     def pads(self, device: Device) -> bool:
         """Whether arrays are padded to the tiles of a device; one whose unit has a side of 1 has
         none.

@@ -14,6 +14,9 @@ import tomllib
 from typing import Any
 
 
+_NARROW_BYTES = 2
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedFile:
     """A data file of a backend: `file` in its `folder`.
@@ -70,6 +73,7 @@ class TileNumbers:
     group_gradient_share: float
     group_tile_parts: int
     fast_fill_bytes: int
+    narrow_slice_seconds: float
     fourier_longest_pass: int
     fourier_pass_bytes: float
     fourier_turn_bytes: float
@@ -91,6 +95,12 @@ class TileNumbers:
     def small_rows(self, item_bytes: int) -> tuple[int, ...]:
         """The numbers of rows that smaller tiles hold, of numbers of so many bytes."""
         return {4: self.small_rows_of_4_bytes, 2: self.small_rows_of_2_bytes}.get(item_bytes, ())
+
+    def slice_seconds(self, item_bytes: int) -> float:
+        """Of a core, for each number of so many bytes that a kernel puts into a stack, beyond its
+        bytes.
+        """
+        return self.narrow_slice_seconds if item_bytes == _NARROW_BYTES else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

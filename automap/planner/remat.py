@@ -3,7 +3,7 @@ choice over the blocks of a step.
 
 Of block group g, which runs N_g times, with equations e and values v (`automap.jaxpr.blocks`):
 
-    minimize    sum over g, e of N_g t_e y_e + sum over g, v of N_g b_v (s_g + eps) x_v
+    minimize    sum over g, e of N_g t_e y_e + sum over g, v of N_g (s_v + eps b_v) x_v
     x_v         1 if v is kept
     y_e >= 1 - x_v            for a value v of e that the backward pass reads
     y_e >= y_f - x_v          for a value v of e that equation f reads
@@ -21,10 +21,10 @@ for copies back, as if nothing went on beside them, and for those there
 (`automap.cost.host_copies` tells both from the order of kernels)    -> in: `_Programme._add_host`
 
 t_e are the seconds of kernels and collectives of e, b_v the bytes of v on a device, both under one
-plan (`Prices`); s_g are the seconds of a byte that a loop stacks, which is written once more and
-read once, 0 for runs of equations; B is what memory leaves for what is kept. A knapsack over the
-values of each layer, all layers at once, solved by HiGHS. eps decides between choices of equal
-seconds.
+plan (`Prices`); s_v are the seconds in which a loop stacks v, by a kernel that reads and writes it
+or by that of the product that makes it, 0 for runs of equations; B is what memory leaves for what
+is kept. A knapsack over the values of each layer, all layers at once, solved by HiGHS. eps decides
+between choices of equal seconds.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -212,7 +212,9 @@ class _Programme:
             for n in needed
         }
         keep = {
-            place: self._variable(runs * size * priced.stack_seconds, runs * size, is_integer=True)
+            place: self._variable(
+                runs * priced.stack_seconds.get(place, 0.0), runs * size, is_integer=True
+            )
             for place, size in priced.value_bytes.items()
             if place[0] in again and place not in group.stored
         }

@@ -6,19 +6,22 @@ each value the bytes of it on one device (`automap.planner.remat` chooses by the
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+import math
 from typing import Any
 
 from jax.extend import core
 import numpy as np
 
+from automap.backends import backend_for
 from automap.cost.evaluate import Evaluator
 from automap.jaxpr.again import COMPUTED_AGAIN
 from automap.jaxpr.blocks import Block, BlockGroup, n_bytes
 from automap.jaxpr.sites import parse_site
 from automap.program.trace import Workload
 from automap.space.point import SplitClasses
+from hlo_tools.analyses.fuser import made_in_products
 
 
 @dataclass(frozen=True)
@@ -107,33 +110,49 @@ class Prices:
                 parts[site, problem.graph.values[value].dims] = float(by_row[rows[value]])
         return parts
 
+    @cached_property
+    def _in_products(self) -> frozenset[tuple[str, tuple[int, ...]]]:
+        """Results, as `parts` has them, that the kernel of a product has at hand."""
+        graph = self.workload.problem.graph
+        made = made_in_products(graph, backend_for(self.evaluator.topology.platform).fuser)
+        sites = ((parse_site(op.op_name), v) for op in graph.ops for v in op.outputs if made[v])
+        return frozenset((site, graph.values[v].dims) for site, v in sites if site is not None)
+
+    def stack_byte_seconds(self, made: tuple[str, tuple[int, ...]], item_bytes: int) -> float:
+        """Of each byte of a result, as `parts` has them, that a loop stacks."""
+        topology = self.evaluator.topology
+        return backend_for(topology.platform).stack_byte_seconds(
+            topology.device, max(item_bytes, 1), is_at_hand=made in self._in_products
+        )
+
 
 @dataclass(frozen=True)
 class BlockPrices:
     """One group with the prices of its equations and values; `carries` are those of a loop that it
-    reads, with their bytes, `stack_seconds` those of a byte that is stacked.
+    reads, with their bytes, `stack_seconds` are those of each value if a loop stacks it; a value
+    that is not there costs nothing to keep.
     """
 
     group: BlockGroup
     seconds: Sequence[float]
     value_bytes: Mapping[tuple[int, int], float]
     carries: Mapping[Any, float]
-    stack_seconds: float = 0.0
+    stack_seconds: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     @classmethod
     def priced(cls, group: BlockGroup, prices: Prices) -> "BlockPrices":
         """The prices of the group's middle block, which stands for all."""
         block = group.blocks[len(group.blocks) // 2]
-        values, parts = {}, prices.parts
+        values, stacks, parts = {}, {}, prices.parts
         for var, place in block.number.items():
             shape = tuple(getattr(var.aval, "shape", ()))
-            site = block.equations[place[0]].path
-            values[place] = n_bytes(var) / parts.get((site, shape), 1.0)
+            made = block.equations[place[0]].path, shape
+            values[place] = n_bytes(var) / parts.get(made, 1.0)
+            if block.outer is not None:
+                each = n_bytes(var) // max(math.prod(shape), 1)
+                stacks[place] = values[place] * prices.stack_byte_seconds(made, each)
         seconds = [prices.seconds.get(e.path, 0.0) for e in block.equations]
-        device = prices.evaluator.topology.device
-        stacked = 2.0 / (device.hbm_bytes_per_s * device.memory_efficiency)
-        carries = dict(_carries(block, values))
-        return cls(group, seconds, values, carries, 0.0 if block.outer is None else stacked)
+        return cls(group, seconds, values, dict(_carries(block, values)), stacks)
 
     @property
     def block(self) -> Block:

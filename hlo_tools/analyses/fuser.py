@@ -3,8 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from hlo_tools.graph import Op
-from hlo_tools.opcodes import GATHER, OWN_KERNEL
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import (
+    CONTRACTIONS,
+    DYNAMIC_UPDATE_SLICE,
+    ELEMENTWISE,
+    GATHER,
+    OWN_KERNEL,
+    RESHAPE,
+    STRUCTURAL,
+    VIEWS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +47,52 @@ class Fuser:
     def runs_apart(self, op: Op) -> bool:
         """Whether an op is a kernel of its own whatever uses it."""
         return op.opcode in OWN_KERNEL and not (op.opcode == GATHER and self.lookups == "fused")
+
+
+def stacks_in_products(graph: Graph, fuser: Fuser) -> frozenset[int]:
+    """The numbers of ops that put into a stack what a product's kernel makes, as part of it."""
+    made = made_in_products(graph, fuser)
+    return frozenset(
+        index
+        for index, op in enumerate(graph.ops)
+        if op.opcode == DYNAMIC_UPDATE_SLICE and made[op.inputs[1]]
+    )
+
+
+_THERE, _BY_PRODUCT, _APART = range(3)
+
+
+def made_in_products(graph: Graph, fuser: Fuser) -> list[bool]:
+    """Whether each value is a result that a product's kernel has at hand: what the product makes,
+    or what is computed of it element by element, of other operands only what is there before:
+    inputs, what loops carry, and parts and broadcasts of these.
+
+    Not what a sum goes into, as in a normalization, nor what lies in another order of dimensions:
+    these need all of the product's result first. None where kernels have one result, or products
+    are fused with nothing.
+    """
+    if fuser.products != "fused" or fuser.results != "several":
+        return [False] * len(graph.values)
+    made = [_THERE] * len(graph.values)
+    for op in graph.ops:
+        if op.opcode in STRUCTURAL:
+            continue
+        latest = max((made[v] for v in op.inputs), default=_THERE)
+        if op.opcode in CONTRACTIONS:
+            latest = _BY_PRODUCT
+        elif op.opcode not in ELEMENTWISE and not _keeps_dims(graph, op):
+            is_view = op.opcode in VIEWS or op.opcode == RESHAPE
+            latest = _THERE if is_view and latest == _THERE else _APART
+        for value in op.outputs:
+            made[value] = latest if graph.varies[value] else _THERE
+    return [kind == _BY_PRODUCT for kind in made]
+
+
+def _keeps_dims(graph: Graph, op: Op) -> bool:
+    """Whether a reshape only adds or drops dimensions of one element."""
+    if op.opcode != RESHAPE:
+        return False
+    before, after = (
+        [d for d in graph.values[v].dims if d > 1] for v in (op.inputs[0], op.outputs[0])
+    )
+    return before == after

@@ -35,7 +35,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hlo_tools.analyses.fuser import Fuser
+from hlo_tools.analyses.fuser import Fuser, stacks_in_products
 from hlo_tools.graph import DTYPE_BITS, PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
@@ -99,8 +99,8 @@ def _each(
             fuse = _fuse_sum if fuser.products == "summed" else _fuse_product
             fuse(graph, stored, op.outputs[0])
     sources = _Sources(graph, stored, n_bytes, fuser.remade)
-    result: list[Kernel] = []
-    rounded: set[int] = set()
+    in_products = stacks_in_products(graph, fuser)
+    result, rounded = list[Kernel](), set[int]()
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
             result.extend(_prepared(graph, index, n_bytes, rounded))
@@ -108,7 +108,8 @@ def _each(
         if op.opcode in STRUCTURAL or not (written or fuser.runs_apart(op)):
             continue
         reads: dict[int, int] = {}
-        for position, value in enumerate(op.inputs):
+        # What a product makes is at hand where its kernel stacks it.
+        for position, value in enumerate(() if index in in_products else op.inputs):
             part = _part_of_operand(n_bytes, op, position)
             for source, n_read in sources.reads(value):
                 reads[source] = max(reads.get(source, 0), min(n_read, part))
@@ -167,8 +168,7 @@ def _with_more_results(
         if at == len(places) or not _is_fusible(graph, places[at][0], kernel.op):
             rest.append(kernel)
             continue
-        place = places[at][1]
-        host = result[place]
+        host = result[place := places[at][1]]
         at_hand = {access.value for access in (*host.reads, *host.writes)}
         reads = tuple(access for access in kernel.reads if access.value not in at_hand)
         result[place] = replace(

@@ -8,6 +8,7 @@ from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
+from automap.backends.xla_tpu.narrow_slices import NarrowSliceEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
 from hlo_tools.analyses.fuser import Fuser
@@ -18,15 +19,21 @@ LIBTPU: Final = FittedFile(
     folder="xla_tpu", file="libtpu_0_0_51.toml", package="libtpu", version="0.0.51"
 )
 
-EFFECTS: Final = (RowLayoutEffect(), FewRowsEffect(), FourierEffect())
+# Elementwise producers are computed while they feed the matrix unit.
+_FUSER: Final = Fuser(
+    loads=OWN_KERNEL - CONTRACTIONS, results="several", products="fused", tables="whole"
+)
+EFFECTS: Final = (
+    RowLayoutEffect(),
+    FewRowsEffect(),
+    FourierEffect(),
+    NarrowSliceEffect(_FUSER),
+)
 
 XLA_TPU: Final = Backend(
     name="xla_tpu",
     platform="tpu",
-    # Elementwise producers are computed while they feed the matrix unit.
-    fuser=Fuser(
-        loads=OWN_KERNEL - CONTRACTIONS, results="several", products="fused", tables="whole"
-    ),
+    fuser=_FUSER,
     protocols=(PLAIN,),
     compiled=CompiledCollectives(
         note="the TPU compiler sends what a product needs in pieces while it computes (as "

@@ -53,7 +53,7 @@ class _Priced:
             needed.add(number)
             read = (block.number.get(a) for a in block.equations[number].eqn.invars if _is_var(a))
             todo += [p for p in read if p is not None and p not in kept | group.stored]
-        stored = self.prices.stack_seconds * sum(self.prices.value_bytes[p] for p in kept)
+        stored = sum(self.prices.stack_seconds.get(p, 0.0) for p in kept)
         return group.runs * (sum(self.prices.seconds[n] for n in needed) + stored)
 
 
@@ -86,7 +86,7 @@ def test_the_choice_is_that_of_all_choices(seed, share):
         rng.integers(1, 9, len(block.equations)).astype(float).tolist(),
         {place: float(rng.integers(1, 9)) for place in block.number.values()},
         {},
-        float(rng.choice([0.0, 0.5])),
+        {place: float(rng.choice([0.0, 0.5])) for place in block.number.values()},
     )
     candidates = _candidates(prices)
     assert 5 < len(candidates) < 14
@@ -128,7 +128,7 @@ def _loop_seconds(prices, kept, hosted, link):
     sizes = dict(prices.value_bytes) | {CARRY: next(iter(prices.carries.values()))}
     order = sorted(hosted, key=lambda p: (CARRY, 0) if p == CARRY else p)
     seconds = priced.seconds(frozenset(p for p in kept | hosted if p != CARRY))
-    seconds -= group.runs * prices.stack_seconds * sum(sizes[p] for p in hosted if p != CARRY)
+    seconds -= group.runs * sum(prices.stack_seconds.get(p, 0.0) for p in hosted)
     late = 0.0
     for index, place in enumerate(order):
         left = sum(sizes[p] for p in order[index:]) / link
@@ -146,7 +146,7 @@ def test_the_choice_with_host_memory_is_that_of_all_choices(seed, share):
         rng.integers(1, 9, len(block.equations)).astype(float).tolist(),
         {place: float(rng.integers(1, 9)) for place in block.number.values()},
         {block.carries[0]: float(rng.integers(1, 9))},
-        0.5,
+        {place: float(rng.choice([0.5, 1.0])) for place in block.number.values()},
     )
     link = float(rng.choice([0.5, 2.0, 20.0]))
     # The loop's input is read by whatever is computed again, so it is stacked in any case.

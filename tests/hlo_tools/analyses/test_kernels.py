@@ -117,6 +117,33 @@ def test_a_layer_of_a_stack_is_copied_where_products_need_whole_operands(platfor
     assert all(max(a.n_bytes for a in k.reads) == 4 * WIDTH * WIDTH for k in slices)
 
 
+@pytest.mark.parametrize(
+    ("platform", "made", "is_at_hand"),
+    [
+        ("tpu", lambda x, y: x + y, True),
+        ("tpu", lambda x, y: jax.nn.relu(y + 1), True),
+        ("tpu", lambda x, y: y - y.mean(-1, keepdims=True), False),
+        ("tpu", lambda x, y: y.reshape(2, -1, WIDTH), False),
+        ("tpu", lambda x, y: jnp.tanh(x), False),
+        ("cuda", lambda x, y: x + y, False),
+    ],
+)
+def test_what_a_product_makes_is_stacked_without_being_read_on_tpu(platform, made, is_at_hand):
+    def step(weights, x):
+        def body(x, w):
+            y = x @ w
+            return jnp.tanh(y), made(x, y)
+
+        return lax.scan(body, x, weights)[1]
+
+    graph = step_graph(step, (DEPTH, WIDTH, WIDTH), (ROWS, WIDTH))
+    (stack,) = (
+        k for k in _kernels(graph, platform) if graph.ops[k.op].opcode == "dynamic-update-slice"
+    )
+    assert [a.n_bytes for a in stack.writes] == [ACTIVATION_BYTES]
+    assert (not stack.reads) == is_at_hand
+
+
 def test_a_gather_reads_the_rows_it_returns():
     graph = step_graph(lambda table: table[jnp.arange(4) * 2], (1000, WIDTH))
     (gather,) = [k for k in _kernels(graph, "cpu") if graph.ops[k.op].opcode == "gather"]

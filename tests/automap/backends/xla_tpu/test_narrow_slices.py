@@ -1,0 +1,87 @@
+"""What loops stack: what libtpu 0.0.51 gives kernels that put slices into stacks."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from automap.cost.evaluate import Evaluator
+from automap.cost.tables import build_tables
+from automap.space.space import Space
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
+from tests.steps import problem_of
+
+
+TRIPS, ROWS, WIDTH, HEADS = 6, 4096, 512, 8
+
+
+def _heads(x, made):
+    """Rows of a product as heads, which lie in another order."""
+    return made.reshape(HEADS, ROWS // HEADS, HEADS, WIDTH // HEADS)
+
+
+def _normalized(x, made):
+    wide = made.astype("float32")
+    return (wide - wide.mean(-1, keepdims=True)).astype(made.dtype)
+
+
+def _stream(x, made):
+    return x + made
+
+
+def _gelu(x, made):
+    return jax.nn.gelu(made + 1)
+
+
+def stack_seconds(stacked, dtype, topology):
+    """Of the kernels that fill the stack of a loop over products, a trip."""
+
+    def step(weights, x):
+        def body(x, w):
+            made = x @ w
+            return jnp.tanh(made), stacked(x, made)
+
+        return jax.lax.scan(body, x, weights)[1]
+
+    args = (
+        jax.ShapeDtypeStruct((TRIPS, WIDTH, WIDTH), dtype),
+        jax.ShapeDtypeStruct((ROWS, WIDTH), dtype),
+    )
+    problem = problem_of(step, args)
+    tables, space = build_tables(problem, "tpu"), Space(problem)
+    priced = Evaluator(tables, problem.n_classes, get_topology(topology)).price_point(
+        space.split_classes(space.point(Mesh(("data",), (1,)), [()]))
+    )
+    program, ops = tables.program, problem.graph.ops
+    return sum(
+        float(priced.kernel_seconds[row])
+        for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True)
+        if ops[kernel.op].opcode == "dynamic-update-slice"
+    )
+
+
+# Microseconds: a slice from the memory of the chip to a stack there, and in the device's memory.
+@pytest.mark.parametrize(
+    ("topology", "dtype", "least", "most"),
+    [
+        ("v5e:2x2", "bfloat16", 19.95, 25.62),
+        ("v5p:2x2x1", "bfloat16", 7.0, 8.79),
+        ("v5e:2x2", "float32", 16.35, 27.78),
+        ("v5p:2x2x1", "float32", 7.0, 11.56),
+    ],
+)
+@pytest.mark.parametrize("stacked", [_heads, _normalized])
+def test_a_stack_that_is_filled_by_itself_takes_what_the_compiler_says(
+    topology, dtype, least, most, stacked
+):
+    seconds = stack_seconds(stacked, dtype, topology)
+    assert 0.95 * least <= seconds * 1e6 <= 1.15 * most
+
+
+@pytest.mark.parametrize("stacked", [_stream, _gelu])
+def test_what_a_product_makes_is_stacked_for_its_bytes(stacked):
+    topology = get_topology("v5e:2x2")
+    written = 2 * ROWS * WIDTH / topology.device.memory_bytes_per_s("elementwise")
+    seconds = stack_seconds(stacked, "bfloat16", "v5e:2x2")
+    assert seconds == pytest.approx(written)
+    assert seconds < stack_seconds(_heads, "bfloat16", "v5e:2x2") / 3
