@@ -9,6 +9,9 @@ compiler is needed. A rule says one plan after the other, and is told what was c
     predicted   the best predicted plans, in order
     presets     the search's plan, then the best predicted presets, then as predicted
     learnt      what `--refine` does       -> in: `automap.refine.candidates.Candidates.next_index`
+    learning off
+                the same, but compiled plans say nothing of others: prices and errors stay as they
+                were believed before                                     -> in: `_learning_off`
     to the end  the same, going on where `--refine` ends as nothing faster is expected
     random      any, the mean of all orders                                   -> in: `mean_least`
 """
@@ -25,6 +28,8 @@ import click
 import jax
 
 from automap.errors import AutomapError
+from automap.refine.candidates import Beliefs, Candidates, ErrorScale
+from automap.space.point import Point
 from scripts.compiled_plans import RECORDED, Replay, Step, step_seconds, steps
 from scripts.halves import is_held_out
 from scripts.tables import made_by, markdown, replace_table
@@ -48,10 +53,27 @@ def _presets(replay: Replay) -> int | None:
     return next((i for i in order if i not in replay.indices), None) or _predicted(replay)
 
 
-def _learnt(replay: Replay) -> int | None:
+def _first(replay: Replay) -> list[Point]:
+    """What is compiled before anything is learnt: the search's plan and the best preset."""
     best = replay.by_prediction(range(len(replay.candidates)))[:1]
     first = best + replay.by_prediction(replay.presets)[:1]
-    return replay.priced().next_index([replay.candidates[i].point for i in first])
+    return [replay.candidates[i].point for i in first]
+
+
+def _learnt(replay: Replay) -> int | None:
+    return replay.priced().next_index(_first(replay))
+
+
+class _Unlearnt(Candidates):
+    """Candidates of whose errors nothing is known but what was before."""
+
+    def _beliefs(self, known: Sequence[tuple[Point, float]], scale: ErrorScale) -> Beliefs:
+        return super()._beliefs((), scale)
+
+
+def _learning_off(replay: Replay) -> int | None:
+    pool = replace(replay, context=replay.first_context).priced()
+    return _Unlearnt(pool.context, pool.candidates, pool.trials).next_index(_first(replay))
 
 
 def _to_the_end(replay: Replay) -> int | None:
@@ -65,6 +87,7 @@ RULES: Final[Mapping[str, Callable[[Replay], int | None]]] = {
     "predicted": _predicted,
     "presets": _presets,
     "learnt": _learnt,
+    "learning off": _learning_off,
     "to the end": _to_the_end,
 }
 

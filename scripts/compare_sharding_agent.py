@@ -19,6 +19,7 @@ A cell is kept in FOLDER as soon as it is made. Seconds are the processor's.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 import importlib
@@ -141,9 +142,11 @@ class Cells:
             "_seen": dict(old._seen),
             "_priced": dict(old._priced),
         }
-        if most_evaluations is None:
-            return SearchContext(**values)
-        return Counted(**values, most_evaluations=old.evaluations + most_evaluations)
+        context = SearchContext(**values)
+        if most_evaluations is not None:
+            context = Counted(**values, most_evaluations=old.evaluations + most_evaluations)
+        context._batches = old._batches  # copies of the tables are tables
+        return context
 
     def run(
         self, search: Callable[[SearchContext], object], most_evaluations: int | None
@@ -151,10 +154,8 @@ class Cells:
         """(step seconds, plans priced, processor seconds) of a search, which may price so many."""
         context = self.fresh(most_evaluations)
         before, begin = context.evaluations, time.process_time()
-        try:
+        with suppress(OutOfBudget):
             search(context)
-        except OutOfBudget:
-            pass
         took = time.process_time() - begin
         return fitting_seconds(context), context.evaluations - before, took
 
@@ -258,9 +259,8 @@ def timing(machine: str, folder: Path) -> list[str]:
             runs = [cells.run(partial(first_roll_out, player=player), None) for _ in range(12)]
             took.append((runs[0][1], min(seconds for *_, seconds in runs)))
         path.write_text(json.dumps(took))
-    (points, seconds), (points_off, seconds_off) = json.loads(path.read_text())
-    numbers = points, points_off, 1e3 * seconds, 1e3 * seconds_off
-    return [machine, *(f"{number:.0f}" for number in numbers)]
+    points, seconds = zip(*json.loads(path.read_text()), strict=True)
+    return [machine, *(f"{n:.0f}" for n in (*points, *(1e3 * s for s in seconds)))]
 
 
 SUMMARY_HEADER = ["method", "mean gap", "median", "worst", "≤ 1 %", "≤ 3 %", "≤ 10 %", "cells"]

@@ -272,8 +272,7 @@ class Evaluator:
                 (is_gather | is_exchange) & (collectives.on_operand == on_operand)
             )
             edge = collectives.edge[here]
-            stored_last, computed_last = last_dim_splits(edges, sharding)
-            stored[here], computed[here] = stored_last[edge], computed_last[edge]
+            stored[here], computed[here] = last_dim_splits(edges, sharding, edge)
             last_size[here] = edges.last_size[edge]
         return CollectiveWork(
             device=self.topology.device,

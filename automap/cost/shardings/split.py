@@ -112,10 +112,11 @@ def _first(ranks: np.ndarray, goes_last: np.ndarray, is_transposed: np.ndarray) 
     best = ranks.argmin(axis=2)
     smallest = np.take_along_axis(ranks, np.expand_dims(best, 2), axis=2)[..., 0]
     if goes_last.any() or is_transposed.any():
-        from_end = ranks.shape[2] - 1 - ranks[..., ::-1].argmin(axis=2)
         # Column `none` of `goes_last` is always False: it stands for rows without a rank.
         none = goes_last.shape[1] - 1
         at = np.where(smallest < _NEVER, smallest, none)
         is_last = np.take_along_axis(goes_last, at, axis=1)
-        best = np.where(is_last ^ is_transposed, from_end, best)
+        # The few rows alone that are counted from their end.
+        turned = is_last ^ is_transposed
+        best[turned] = ranks.shape[2] - 1 - ranks[turned][:, ::-1].argmin(axis=1)
     return np.where(smallest < _NEVER, best, -1)

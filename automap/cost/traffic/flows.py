@@ -39,14 +39,16 @@ def edge_dims(edges: Edges, sharding: Shardings, axis: int) -> tuple[np.ndarray,
     return dim, own, factor
 
 
-def last_dim_splits(edges: Edges, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:
-    """Whether an axis splits the last dimension of an edge's tensor as it is stored, and as the
-    edge's operation reads or makes it, both [edges, axes].
+def last_dim_splits(
+    edges: Edges, sharding: Shardings, edge: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether an axis splits the last dimension of the tensor of each `edge` as it is stored, and
+    as the edge's operation reads or makes it, both [those edges, axes].
     """
-    dims, factors = sharding.dim_of_axis[edges.value_row], sharding.factor_of_axis[edges.op_row]
-    stored = (dims == edges.last_dim[:, None]) & (dims >= 0)
-    rows = np.arange(len(edges.last_dim))
-    last = np.where(edges.last_dim >= 0, edges.factor_of_dim[rows, edges.last_dim], -1)
+    dims = sharding.dim_of_axis[edges.value_row[edge]]
+    factors, last_dim = sharding.factor_of_axis[edges.op_row[edge]], edges.last_dim[edge]
+    stored = (dims == last_dim[:, None]) & (dims >= 0)
+    last = np.where(last_dim >= 0, edges.factor_of_dim[edge, last_dim], -1)
     return stored, (factors == last[:, None]) & (factors >= 0)
 
 
