@@ -47,6 +47,7 @@ STEPS: Final = 3
 """The first compiles; each of the others begins with what the one before has made."""
 
 _SEED: Final = 0
+_TRACEBACK: Final = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +123,17 @@ def apply_plan(
     # A step that needs a mesh, as for a `shard_map` without one, is traced on the plan's.
     step = as_step(call.function, mesh=plan.mesh.axes, name=plan.workload.target)
     running = step_under_plan(plan, step, devices, is_own=False)
-    results, seconds = steps.run(on_leaves(running, call), inputs)
-    numerics = None
+    compared = None
     if compares:
+        # One device first: a callback of the step that raises is an error there, where of several
+        # CPU devices the others wait for the one that called it until XLA ends the process.
         nudged = [rounded_otherwise(x, steps.input_rounding, random) for x in inputs]
         single = steps.single(device_mesh(plan, devices))
-        (a, _), (c, _) = (steps.run(single, each) for each in (inputs, nudged))
+        compared = nudged, *(steps.run(single, each)[0] for each in (inputs, nudged))
+    results, seconds = steps.run(on_leaves(running, call), inputs)
+    numerics = None
+    if compared is not None:
+        nudged, a, c = compared
         state = [call.state.get(output) for output in range(len(a))]
         befores = states_before(state, call.jaxpr.in_avals, inputs, nudged)
         errors = list(map(leaf_errors, a, results, c, befores))
@@ -195,15 +201,21 @@ class _Steps:
 @contextmanager
 def _refusals() -> Iterator[None]:
     """Say what JAX and the devices refuse, as a kernel of another platform or a step that is too
-    large, as an `InputError`.
+    large, and what a callback of the step raises, as an `InputError`.
     """
     try:
         yield
     except AutomapError:
         raise
     except Exception as error:
+        text = str(error)
+        # JAX's text of what Python raised inside of it: the whole traceback, its last line behind.
+        if "Callback error" in text and _TRACEBACK in text:
+            raise InputError(
+                "a callback of the step raised: " + text.strip().splitlines()[-1]
+            ) from error
         raise InputError(
-            f"the step cannot be run on these devices: {type(error).__name__}: {str(error)[:500]}; "
+            f"the step cannot be run on these devices: {type(error).__name__}: {text[:500]}; "
             "kernels that are written for GPUs or TPUs run on those only, and what is compared has "
             "to fit on one device: --no-numerics compares nothing"
         ) from error

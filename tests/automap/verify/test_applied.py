@@ -10,6 +10,7 @@ import sys
 from click.testing import CliRunner
 import jax
 from jax import numpy as jnp
+from jax.experimental import io_callback
 from jax.sharding import PartitionSpec
 import numpy as np
 import pytest
@@ -234,6 +235,23 @@ def test_what_cannot_be_run_is_refused(tmp_path):
     refused = _run("plan", program, "--topology", "cpu:4", "--apply")
     assert refused.exit_code == 2
     assert "is a program without a step" in refused.stderr
+
+
+@pytest.mark.parametrize("call", [jax.pure_callback, io_callback])
+def test_a_callback_that_raises_is_an_error_where_several_devices_would_wait(call):
+    def fail(x):
+        raise ValueError("nothing to read")
+
+    def step(w, x):
+        read = call(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        return w - (read @ w).sum(0), (read @ w).sum()
+
+    args = np.ones((16, 16), np.float32), np.ones((64, 16), np.float32)
+    record = plan(step, args, topology="cpu:8", mesh={"data": 8}, preset="data-parallel")
+    with pytest.raises(
+        InputError, match="a callback of the step raised: ValueError: nothing to read"
+    ):
+        _applied(record, step, args)
 
 
 def test_what_the_devices_refuse_is_an_error_and_no_traceback(monkeypatch):
