@@ -7,15 +7,16 @@ Separated first with factors that are known only after the loop kept back; where
 with a second loop for gradients that need a sum over the whole batch.
 
 The arguments do not say which arrays hold the samples: frozen weights, of a base model under
-adapters or of a teacher, are no state either. The batch is the leading size along which the step
-can be separated with most of its products in the loops, at least half of them; of several with as
-many, the one that most arrays share                                -> in: `_most_in_loops`
+adapters or of a teacher, are no state either, and caches of requests are. The batch is the leading
+size (`automap.jaxpr.microbatch.batches`) along which the step can be separated with most of its
+products in the loops, at least half of them; of several with as many, the one that most arrays
+share                                                               -> in: `_most_in_loops`
 Weights may be as wide as the batch is large. A step that cannot be traced with another size of all
-arrays of a size is separated along those of all but one argument   -> in: `_separated`
+arrays of a size is separated along those of all but one argument or part of one, or along the state
+of that size too                                                    -> in: `_separated`
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Literal
 
@@ -26,6 +27,13 @@ from jax.extend import core
 from automap.errors import InputError, NotSeparableError
 from automap.jax_compat import has_ordered_effects, open_jaxpr, weak_shape
 from automap.jaxpr.flatten import FlatJaxpr, flatten
+from automap.jaxpr.microbatch.batches import (
+    Leaves,
+    candidates,
+    carried,
+    with_state,
+    without_one_part,
+)
 from automap.jaxpr.microbatch.build import element_count, new_variable
 from automap.jaxpr.microbatch.dependence import Batched, Dependence, Known, Partial
 from automap.jaxpr.microbatch.equations import separate_equation
@@ -48,9 +56,6 @@ _PRODUCTS: Final = frozenset({"conv_general_dilated", "dot_general", "ragged_dot
 # Of its products in the loops, for a step to gain from microbatches.
 _LEAST_SHARE: Final = 0.5
 
-# How many keys of a leaf's path in `TracedCall.args` name its argument.
-_ARGUMENT: Final = 2
-
 # Which samples of the batch are a microbatch: a run of them, or every m-th one, so that each part
 # of a batch that is split in runs has its share of every microbatch.
 SampleOrder = Literal["runs", "every m-th"]
@@ -60,9 +65,8 @@ SampleOrder = Literal["runs", "every m-th"]
 Rewrite = Callable[[FlatJaxpr], tuple[FlatJaxpr, Sequence[int]]]
 
 
-# Numbers of a call's leaves, and a step's program if these are its batch.
-_Leaves = tuple[int, ...]
-_Along = Callable[[_Leaves], MicrobatchProgram]
+# A step's program if these leaves of its call are its batch.
+_Along = Callable[[Leaves], MicrobatchProgram]
 
 
 class _NotTracedError(NotSeparableError):
@@ -96,24 +100,31 @@ def separate(
             "the step has side effects in a fixed order, which microbatches would repeat; remove "
             "them"
         )
-    candidates = _candidates(call)
+    groups = candidates(call)
 
-    def along(leaves: _Leaves) -> MicrobatchProgram:
+    def along(leaves: Leaves) -> MicrobatchProgram:
         return _separated_along(call, leaves, microbatches, rewritten, order)
 
-    if len(candidates) == 1:
-        return _separated(call, candidates[0], along)
-    separated, refusals = _most_in_loops(call, candidates, along)
-    if separated is not None:
-        return separated[1]
-    gains_nothing = NotSeparableError(
-        "most products of the step, or all of it, are computed without the samples; it gains "
-        "nothing from microbatches"
-    )
-    raise refusals.get(batch_leaves(call), gains_nothing)
+    if len(groups) == 1:
+        try:
+            return _separated(call, groups[0], along)
+        except NotSeparableError:
+            if not carried(call):
+                raise
+    else:
+        separated, refusals = _most_in_loops(call, groups, along)
+        if separated is not None:
+            return separated[1]
+        if not carried(call):
+            gains_nothing = NotSeparableError(
+                "most products of the step, or all of it, are computed without the samples; it "
+                "gains nothing from microbatches"
+            )
+            raise refusals.get(batch_leaves(call), gains_nothing)
+    return _separated(call, batch_leaves(call), along)
 
 
-def _separated(call: TracedCall, leaves: _Leaves, along: _Along) -> MicrobatchProgram:
+def _separated(call: TracedCall, leaves: Leaves, along: _Along) -> MicrobatchProgram:
     """The program if these leaves are the batch; if the step cannot be traced so, that with the
     state of that size besides, or with those of all but one argument or part of one, which has its
     products in the loops.
@@ -121,7 +132,7 @@ def _separated(call: TracedCall, leaves: _Leaves, along: _Along) -> MicrobatchPr
     try:
         return along(leaves)
     except _NotTracedError:
-        others = (*_with_state(call, leaves), *_without_one_part(call, leaves))
+        others = (*with_state(call, leaves), *without_one_part(call, leaves))
         for other in others:
             with suppress(NotSeparableError):
                 program = along(other)
@@ -132,7 +143,7 @@ def _separated(call: TracedCall, leaves: _Leaves, along: _Along) -> MicrobatchPr
 
 def _separated_along(
     call: TracedCall,
-    leaves: _Leaves,
+    leaves: Leaves,
     microbatches: int,
     rewritten: Rewrite,
     order: SampleOrder,
@@ -146,26 +157,6 @@ def _separated_along(
         return _program(pair, batch, microbatches, outer, "scale")
     except NotSeparableError:
         return _program(pair, batch, microbatches, outer, "second loop")
-
-
-def _with_state(call: TracedCall, leaves: _Leaves) -> Iterator[_Leaves]:
-    """The leaves and the state that has as many entries, if there is some."""
-    avals = call.jaxpr.in_avals
-    size = avals[leaves[0]].shape[0]
-    state = {n for n in call.state.values() if avals[n].shape[:1] == (size,)}
-    if state:
-        yield tuple(sorted({*leaves, *state}))
-
-
-def _without_one_part(call: TracedCall, leaves: _Leaves) -> Iterator[_Leaves]:
-    """The leaves but for those of each argument that has any, then of each part of an argument."""
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(call.args)]
-    # A path begins with whether the argument is positional, and which it is.
-    for depth in (_ARGUMENT, _ARGUMENT + 1):
-        for left_out in dict.fromkeys(paths[leaf][:depth] for leaf in leaves):
-            rest = tuple(leaf for leaf in leaves if paths[leaf][:depth] != left_out)
-            if rest:
-                yield rest
 
 
 def _traces(
@@ -268,36 +259,38 @@ def _source(dtype: Any) -> Literal["data", "parameters"]:
     return "parameters" if jnp.issubdtype(dtype, jnp.inexact) else "data"
 
 
-def batch_leaves(call: TracedCall) -> _Leaves:
+def batch_leaves(call: TracedCall) -> Leaves:
     """Numbers of a call's leaves that hold one entry per sample in their first dimension, or are as
     large there by chance.
 
     Raises `InputError` if there are none.
     """
-    candidates = _candidates(call)
-    if len(candidates) == 1:
-        return candidates[0]
+    groups = candidates(call)
+    if len(groups) == 1 and not carried(call):
+        return groups[0]
 
-    def along(leaves: _Leaves) -> MicrobatchProgram:
+    def along(leaves: Leaves) -> MicrobatchProgram:
         size = call.jaxpr.in_avals[leaves[0]].shape[0]
         fewest = next((n for n in range(2, size + 1) if size % n == 0), 2)
         return _separated_along(call, leaves, fewest, as_it_is, "runs")
 
-    separated, refusals = _most_in_loops(call, candidates, along)
+    separated, refusals = _most_in_loops(call, groups, along)
+    if separated is None:
+        separated, _ = _most_in_loops(call, carried(call), along)
     if separated is not None:
         return separated[0]
-    return _first_traced(call, list(refusals) or candidates)
+    return _first_traced(call, list(refusals) or groups)
 
 
 def _most_in_loops(
-    call: TracedCall, candidates: Sequence[_Leaves], along: _Along
-) -> tuple[tuple[_Leaves, MicrobatchProgram] | None, dict[_Leaves, Exception]]:
-    """The first of the candidates with most products in its loops, and its program; None if none
+    call: TracedCall, groups: Sequence[Leaves], along: _Along
+) -> tuple[tuple[Leaves, MicrobatchProgram] | None, dict[Leaves, Exception]]:
+    """The first of these groups with most products in its loops, and its program; None if none
     has half of them there. And why the step is not separated along others.
     """
     most, best = 0.0, None
-    refusals: dict[_Leaves, Exception] = {}
-    for leaves in candidates:
+    refusals: dict[Leaves, Exception] = {}
+    for leaves in groups:
         try:
             program = _separated(call, leaves, along)
         except (InputError, NotSeparableError) as refusal:
@@ -335,41 +328,18 @@ def _products(eqns: Iterable[Any]) -> int:
     return count
 
 
-def _first_traced(call: TracedCall, candidates: Sequence[_Leaves]) -> _Leaves:
+def _first_traced(call: TracedCall, groups: Sequence[Leaves]) -> Leaves:
     """The first of them with another size of which the step can be traced, which most likely are
     the batch of a step that cannot be separated; else the first.
     """
-    for leaves in candidates:
+    for leaves in groups:
         size = call.jaxpr.in_avals[leaves[0]].shape[0]
         try:
             other_call(call, leaves, SMALLEST if size != SMALLEST else SMALLEST + 1)
         except NotSeparableError:
             continue
         return leaves
-    return candidates[0]
-
-
-def _candidates(call: TracedCall) -> list[_Leaves]:
-    """The arrays that may be the batch, those of one leading size together; most arrays first."""
-    state = set(call.state.values())
-    avals = call.jaxpr.in_avals
-    free = [
-        number
-        for number, aval in enumerate(avals)
-        if number not in state and aval.shape and not _is_key(aval)
-    ]
-    if not state:
-        # Without state, as in inference, a parameter is what shares its leading size with no
-        # result.
-        leading = {leaf.shape[0] for leaf in jax.tree.leaves(call.result) if leaf.shape}
-        free = [n for n in free if avals[n].shape[0] in leading] or free
-    if not free:
-        raise InputError(
-            "microbatches: no argument holds a batch; an array that is neither state nor a random "
-            "key must have the samples in its first dimension"
-        )
-    sizes = Counter(avals[n].shape[0] for n in free)
-    return [tuple(n for n in free if avals[n].shape[0] == s) for s, _ in sizes.most_common()]
+    return groups[0]
 
 
 def other_call(call: TracedCall, batch: tuple[int, ...], samples: int) -> TracedCall:
@@ -390,8 +360,3 @@ def other_call(call: TracedCall, batch: tuple[int, ...], samples: int) -> Traced
             f"the step cannot be traced with {samples} samples instead of {size}: {error}; it "
             "cannot be run in microbatches if its code depends on the size of the batch"
         ) from error
-
-
-def _is_key(aval: Any) -> bool:
-    is_old = aval.dtype == "uint32" and aval.shape in ((2,), (4,))
-    return is_old or jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)

@@ -262,6 +262,18 @@ def test_caches_that_serving_carries_for_each_request_are_of_the_batch():
     for microbatches in (2, 3, 12):
         got = jax.jit(jaxpr_as_fun(accumulated(call, microbatches)))(*jax.tree.leaves(args))
         assert_close(got, jax.tree.leaves(jax.jit(decode)(*args)), rtol=1e-5, atol=1e-6)
+
+    # All of the requests in the state, as where the next token is drawn from the last logits.
+    def drawn(weights, state):
+        logits, caches = decode(weights, state["caches"], state["token"], state["position"])
+        token, position = logits.argmax(-1), state["position"] + 1
+        return {"caches": caches, "token": token, "position": position}, token
+
+    state = {"caches": caches, "token": args[2], "position": args[3]}
+    call = traced_call(jax.jit(drawn, donate_argnums=1), (weights, state), {})
+    got = jax.jit(jaxpr_as_fun(accumulated(call, 3)))(*jax.tree.leaves((weights, state)))
+    wanted = jax.tree.leaves(jax.jit(drawn)(weights, state))
+    assert_close(got, wanted, rtol=1e-5, atol=1e-6)
     # State that all requests share is none of theirs, however large it is.
     counted = (weights, [*caches, jnp.zeros(12)], *args[2:])
 

@@ -237,6 +237,18 @@ def test_what_cannot_be_run_is_refused(tmp_path):
     assert "is a program without a step" in refused.stderr
 
 
+def test_a_key_that_is_donated_by_itself_is_there_for_the_next_step():
+    def step(w, key, x):
+        key, own = jax.random.split(key)
+        return w - x.mean() + jax.random.normal(own, w.shape), key
+
+    step, args = jax.jit(step, donate_argnums=(0, 1)), (jnp.ones(8), jax.random.key(0), jnp.ones(8))
+    record = plan(step, args, topology="cpu:4", budget=2)
+    made = _applied(record, step, args)
+    assert made.numerics is not None
+    assert made.numerics.agrees
+
+
 @pytest.mark.parametrize("call", [jax.pure_callback, io_callback])
 def test_a_callback_that_raises_is_an_error_where_several_devices_would_wait(call):
     def fail(x):
