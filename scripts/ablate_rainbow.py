@@ -5,18 +5,19 @@
 A player with one thing changed plays a problem of which the exact optimum is known, five seeds:
 
     parts       double Q-learning, dueling layers, prioritized replay, n steps, a distribution of
-                returns: each left out alone, or put in where the player has none; and no learning
+                returns: each left out alone, or put in where the player has none
                                                                          -> in: `_changed_parts`
     prunings    linkage groups, their order, masks, what is implied, the second stage, the radius:
                 each left out alone, or put in                         -> in: `COUNT_CHANGES`
 
-A run ends when the optimum is found, or so many decisions are made. Rows are kept as they are made,
-and a second run goes on.
+Beside every changed player is the same one whose network is never updated. A run ends when the
+optimum is found, or so many decisions are made. Kept rows are not made again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 import platform
 import time
@@ -62,11 +63,8 @@ from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
 
 COMMAND: Final = "python -m scripts.ablate_rainbow --kept ROWS -o docs/reports/rainbow.md"
 UNCHANGED: Final = "nothing"
-_ATOMS: Final = 51
-_ENDLESS: Final = 1e6
 # Decisions without a better plan.
 _SHORT: Final = 1_000
-_EQUAL: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +80,7 @@ class Run:
     is_optimal: bool
     decisions: int
     seconds: float
+    learns: bool = True
 
 
 def _changed_parts(
@@ -94,8 +93,7 @@ def _changed_parts(
         "no priorities": replace(config, alpha=0.0),
         "single steps": replace(config, n_steps=1),
         "three steps together": replace(config, n_steps=3),
-        "a distribution of returns": replace(config, distribution=Distribution(_ATOMS, *returns)),
-        "no learning": replace(config, steps_per_update=None),
+        "a distribution of returns": replace(config, distribution=Distribution(51, *returns)),
     }
     # Where a player has several steps, three of them are no change of what it is made of.
     if config.n_steps > 1:
@@ -217,18 +215,19 @@ class CountProblem:
         """The parts, then the prunings."""
         return UNCHANGED, *self._parts, *COUNT_CHANGES[self.mode]
 
-    def run(self, name: str, changed: str, seed: int) -> Run:
+    def run(self, name: str, changed: str, seed: int, *, learns: bool) -> Run:
         """Until the optimum is found, or all decisions are made."""
         setting, parts = self._setting, self._parts
         if changed in parts:
-            player = replace(setting.player, config=parts[changed])
-            setting = replace(setting, player=player)
+            setting = replace(setting, player=replace(setting.player, config=parts[changed]))
         elif changed != UNCHANGED:
             setting = COUNT_CHANGES[self.mode][changed](setting, seed)
-        choices = setting.choices
+        choices, player = setting.choices, setting.player
+        if not learns:
+            player = replace(player, config=replace(player.config, steps_per_update=None))
         result = play(
             choices,
-            setting.player,
+            player,
             setting.view(choices),
             seed=seed,
             most_steps=self.most_decisions,
@@ -243,6 +242,7 @@ class CountProblem:
             is_optimal=count == self._most,
             decisions=result.steps,
             seconds=result.seconds,
+            learns=learns,
         )
 
     def shown(self, scores: Sequence[float]) -> str:
@@ -293,9 +293,10 @@ class PipelineProblem:
         """The parts, then the prunings."""
         return UNCHANGED, *self._parts, *_RADII
 
-    def run(self, name: str, changed: str, seed: int) -> Run:
+    def run(self, name: str, changed: str, seed: int, *, learns: bool) -> Run:
         """Until nothing better comes any more."""
         case, least_seconds = self._case, self._least_seconds
+        config = self._parts.get(changed, CONFIGS["faithful"])
         begin = time.process_time()
         result = find_pipeline(
             self._arrays,
@@ -303,9 +304,9 @@ class PipelineProblem:
             case.fabric.boundary_level,
             "faithful",
             seed=seed,
-            deadline=Deadline.after(_ENDLESS),
+            deadline=Deadline.after(1e6),
             radius=_RADII.get(changed, RADIUS),
-            config=self._parts.get(changed),
+            config=config if learns else replace(config, steps_per_update=None),
         )
         played = result.played
         assert played is not None  # noqa: S101 - a game is always played to its end
@@ -315,9 +316,10 @@ class PipelineProblem:
             changed=changed,
             seed=seed,
             score=gap,
-            is_optimal=gap < _EQUAL,
+            is_optimal=gap < 1e-9,
             decisions=result.episodes * 2 * (case.stages - 1),
             seconds=time.process_time() - begin,
+            learns=learns,
         )
 
     def shown(self, scores: Sequence[float]) -> str:
@@ -332,7 +334,8 @@ PROBLEMS: Final[Mapping[str, Problem]] = {
     "ours": CountProblem("random, 87", "ours", most_decisions=20_000),
 }
 """By the names of their tables."""
-HEADER: Final = ["changed", "optimum found", "reached", "decisions", "processor s"]
+_COLUMNS: Final = ("optimum found", "reached", "decisions", "processor s")
+HEADER: Final = ["changed", *(c for column in _COLUMNS for c in (column, "learning off"))]
 
 
 def runs(name: str, seeds: int, kept: Path, *, is_shown: bool) -> Iterator[Run]:
@@ -340,17 +343,15 @@ def runs(name: str, seeds: int, kept: Path, *, is_shown: bool) -> Iterator[Run]:
     shown.
     """
     made = [Run(**row) for row in kept_rows(kept)]
-    known = {(run.problem, run.changed, run.seed): run for run in made}
+    known = {(run.problem, run.changed, run.learns, run.seed): run for run in made}
     problem = PROBLEMS[name]
-    for changed in problem.changes:
-        for seed in range(seeds):
-            run = known.get((name, changed, seed))
-            if run is None and is_shown:
-                continue
-            if run is None:
-                run = problem.run(name, changed, seed)
-                keep_row(kept, asdict(run))
-                click.echo(run, err=True)
+    for changed, learns, seed in product(problem.changes, (True, False), range(seeds)):
+        run = known.get((name, changed, learns, seed))
+        if run is None and not is_shown:
+            run = problem.run(name, changed, seed, learns=learns)
+            keep_row(kept, asdict(run))
+            click.echo(run, err=True)
+        if run is not None:
             yield run
 
 
@@ -358,19 +359,21 @@ def table(problem: Problem, made: Sequence[Run]) -> str:
     """One row for each change."""
     rows = []
     for changed in problem.changes:
-        seeds = [run for run in made if run.changed == changed]
-        if not seeds:
-            continue
-        rows.append(
-            [
-                changed,
-                f"{sum(run.is_optimal for run in seeds)} of {len(seeds)}",
-                problem.shown([run.score for run in seeds]),
-                spread([run.decisions for run in seeds]),
-                spread([run.seconds for run in seeds], digits=1),
-            ]
-        )
+        own = [run for run in made if run.changed == changed]
+        pair = (_cells(problem, [run for run in own if run.learns == on]) for on in (True, False))
+        rows.append([changed, *(cell for both in zip(*pair) for cell in both)])
     return markdown(HEADER, rows)
+
+
+def _cells(problem: Problem, seeds: Sequence[Run]) -> list[str]:
+    if not seeds:
+        return ["-"] * len(_COLUMNS)
+    return [
+        f"{sum(run.is_optimal for run in seeds)} of {len(seeds)}",
+        problem.shown([run.score for run in seeds]),
+        spread([run.decisions for run in seeds]),
+        spread([run.seconds for run in seeds], digits=1),
+    ]
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

@@ -5,6 +5,7 @@ import pytest
 
 from automap.search.counts.choices import Choices
 from automap.search.counts.solvers import optimum
+from scripts.ablate_rainbow import PROBLEMS, Run, table
 from scripts.automap_puzzles import (
     chosen,
     random_choices,
@@ -43,3 +44,18 @@ def test_dimensions_of_a_group_are_split_all_or_none():
     assert [name for names in alone.dimensions for name in names] == [
         name for names in choices.dimensions for name in names
     ]
+
+
+def test_beside_a_changed_player_stands_the_same_one_that_does_not_learn():
+    own = {"problem": "ours", "changed": "nothing", "decisions": 7, "seconds": 0.1}
+    made = [
+        Run(**own, seed=seed, score=score, is_optimal=learns, learns=learns)
+        for seed, score, learns in ((0, 164, True), (1, 164, True), (0, 160, False))
+    ]
+    header, _, first, *others = (
+        line.split(" | ") for line in table(PROBLEMS["ours"], made).splitlines()
+    )
+    cells = dict(zip(header[1:3], first[1:3], strict=True))
+    assert cells == {"optimum found": "2 of 2", "learning off": "0 of 1"}
+    # What was not run is not told.
+    assert all(set(row[1:-1]) == {"-"} for row in others)
