@@ -84,6 +84,9 @@ class Backend:
                         (`automap.cost.kernels.ragged_products`)
     scattered_products  whether a product and the reduce-scatter of its result are one loop
                         (`automap.cost.kernels.rings`)
+    collective_dims     along which dimension a collective cuts or joins an array: any, or the first
+                        in memory, for which products turn operands and results; sums are there
+                        whole until they are scattered then (`automap.cost.traffic.turned`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
     arrays              how arrays lie in memory; None where they lie without gaps
     scratch             what operations need besides (`automap.backends.arrays`)
@@ -121,6 +124,7 @@ class Backend:
     hosted_state: Literal["copied", "read in place"]
     ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]
+    collective_dims: Literal["any", "first"]
     layout: Literal["rows", "tiles"]
     fitted: FittedFile
     tiles: FittedFile

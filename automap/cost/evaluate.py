@@ -203,7 +203,7 @@ class Evaluator:
     def _peak(self, local: np.ndarray, collectives: Collectives) -> tuple[float, float]:
         """Peak bytes, and the seconds in which a step takes those that are new to it."""
         timeline, device = self.memory_timeline, self.topology.device
-        peak_bytes = timeline.peak_bytes(local, collectives.copied, collectives.is_repeat)
+        peak_bytes = timeline.peak_bytes(local, collectives.held_bytes, collectives.is_repeat)
         if not device.fresh_seconds_per_byte:
             return peak_bytes, 0.0
         # Inputs are there already when a step begins; the rest of the peak is mapped page by page.
@@ -289,22 +289,17 @@ class Evaluator:
 
     def memory(self, split_classes: SplitClasses) -> Memory:
         """What the peak under `split_classes` consists of."""
-        sharding = shardings(self.tables, self.n_classes, split_classes)
-        collectives = self.tables.collectives(sharding)
-        return self.memory_timeline.memory(
-            self.stored_local(sharding), collectives.copied, collectives.is_repeat
-        )
+        return self.memory_timeline.memory(*self._in_memory(split_classes))
 
     def memory_curve(self, split_classes: SplitClasses) -> MemoryCurveRecord:
         """What a device holds over the step under `split_classes`."""
+        graph = self.tables.program.problem.graph
+        return self.memory_timeline.curve(*self._in_memory(split_classes), graph)
+
+    def _in_memory(self, split_classes: SplitClasses) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         sharding = shardings(self.tables, self.n_classes, split_classes)
         collectives = self.tables.collectives(sharding)
-        return self.memory_timeline.curve(
-            self.stored_local(sharding),
-            collectives.copied,
-            collectives.is_repeat,
-            self.tables.program.problem.graph,
-        )
+        return self.stored_local(sharding), collectives.held_bytes, collectives.is_repeat
 
     def stored_local(self, sharding: Shardings) -> np.ndarray:
         """Bytes on a device for each byte of the stored shapes, [shapes]."""
@@ -338,7 +333,9 @@ class Evaluator:
     def memory_timeline(self) -> MemoryTimeline:
         """Buffers and copies over the schedule."""
         tables = self.tables
-        return MemoryTimeline(tables.buffers, len(tables.shapes.row), len(tables.operands.count))
+        # As `Collectives.held_bytes` has them.
+        n_edges = 2 * (len(tables.operands.count) + len(tables.results.count))
+        return MemoryTimeline(tables.buffers, len(tables.shapes.row), n_edges)
 
     def collectives(self, split_classes: SplitClasses) -> Collectives:
         """Every collective of one step under `split_classes`."""

@@ -40,6 +40,7 @@ from automap.cost.shardings import Shardings
 from automap.cost.shardings.rows import Rows, build_rows
 from automap.cost.stored_shapes import Stored, StoredShapes, stored_shapes
 from automap.cost.traffic import Collectives, collectives
+from automap.cost.traffic.turned import with_turned
 from automap.program.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.analyses.host_memory import HostMemory, host_memory
@@ -114,6 +115,7 @@ def build_tables(
         narrows=is_narrow,
         loop_gathers=backend.loop_gathers,
         loop_messages=backend.loop_messages,
+        collective_dims=backend.collective_dims,
     )
     results, edge_of_op = result_edges(
         problem,
@@ -122,6 +124,7 @@ def build_tables(
         rows.op_rows,
         order=None if backend.sums == "apart" else backend.sums,
         loop_messages=backend.loop_messages,
+        collective_dims=backend.collective_dims,
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = _bytes_on_device(graph, narrow, host := host_memory(graph))
@@ -137,6 +140,7 @@ def build_tables(
     )
     position = op_positions(graph, problem.phases, places.updates)
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places)
+    copies = with_turned(copies, operands, results, graph, live.position_of_op)
     orders = None if backend.arrays is None else backend.arrays.orders(graph)
     scratch = backend.scratch(graph)
     shapes, shape = stored_shapes(
@@ -212,6 +216,8 @@ def with_batch(tables: Tables, n_classes: int, batches: Sequence[int], times: fl
             edges,
             n_bytes=edges.n_bytes * value_growth[edges.value_row],
             own_bytes=edges.own_bytes * op_growth[edges.op_row],
+            sizes=edges.sizes
+            * np.where(in_dim[edges.value_row], times, 1.0)[:, : edges.sizes.shape[1]],
         )
         for edges in (tables.operands, tables.results)
     )

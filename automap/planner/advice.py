@@ -127,12 +127,16 @@ class _Step:
         # A row that is s times as large takes s times the bytes; how it is padded is taken to stay.
         scale_by_row = np.where(self.holds_examples, scale, 1.0)
         evaluator = self.context.evaluator
-        scale_by_edge = scale_by_row[self.context.evaluator.tables.operands.value_row]
-        timeline = timeline or self.context.evaluator.memory_timeline
+        tables = evaluator.tables
+        # As `Collectives.held_bytes` has them.
+        edge_rows = np.tile(
+            np.concatenate([tables.operands.value_row, tables.results.value_row]), 2
+        )
+        timeline = timeline or evaluator.memory_timeline
         collectives = self._collectives
         return timeline.peak_bytes(
-            evaluator.stored_local(self.sharding) * scale_by_row[evaluator.tables.shapes.row],
-            collectives.copied * scale_by_edge,
+            evaluator.stored_local(self.sharding) * scale_by_row[tables.shapes.row],
+            collectives.held_bytes * scale_by_row[edge_rows],
             collectives.is_repeat,
         )
 

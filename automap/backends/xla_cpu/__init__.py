@@ -36,6 +36,7 @@ XLA_CPU: Final = Backend(
     hosted_state="copied",
     ragged_products="all groups",
     scattered_products="apart",
+    collective_dims="any",
     layout="rows",
     fitted=FittedFile(folder="xla_cpu", file="defaults.toml"),
     tiles=LIBTPU,

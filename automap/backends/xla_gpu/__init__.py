@@ -148,6 +148,8 @@ XLA_GPU: Final = Backend(
     hosted_state="read in place",
     ragged_products="all groups",
     scattered_products="apart",
+    # Layouts are assigned so (gpu_layout_assignment.cc).
+    collective_dims="first",
     # A softmax and its gradient are kernels of Triton's, which write over nothing.
     beside_sums="anew",
     layout="rows",

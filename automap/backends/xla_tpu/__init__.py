@@ -53,6 +53,7 @@ XLA_TPU: Final = Backend(
     hosted_state="copied",
     ragged_products="own group",
     scattered_products="rings",
+    collective_dims="any",
     layout="tiles",
     fitted=LIBTPU,
     tiles=LIBTPU,

@@ -22,12 +22,13 @@ from automap.cost.edges.table import (
     highest_rank,
     last_size,
     majors,
+    sized_dims,
 )
 from automap.program.problem import Problem
 from hlo_tools.analyses.invariants import changes, passed_on
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Op
-from hlo_tools.opcodes import LOOP_ENTER, REORDERS, STRUCTURAL, VIEWS
+from hlo_tools.opcodes import DOT, LOOP_ENTER, REORDERS, STRUCTURAL, VIEWS
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -67,18 +68,18 @@ def operand_edges(
     narrows: bool,
     loop_gathers: Literal["before", "in every trip"] = "before",
     loop_messages: Literal["vectors", "all"] = "vectors",
+    collective_dims: Literal["any", "first"] = "any",
 ) -> tuple[Edges, Copies]:
     """Operand edges, and the copies that gathering makes.
 
-    `narrows` is whether the backend multiplies float32 as bfloat16 unless told otherwise, and
-    gathers it so; `loop_gathers` and `loop_messages` are those of `automap.backends.Backend`.
+    `narrows` is whether the backend multiplies and gathers float32 as bfloat16 unless told
+    otherwise; the others are those of `automap.backends.Backend`.
 
     Compilers gather a tensor once for all operations that want it alike, so uses of one value by
-    operations with the same classes and the same demand on each dimension count once; what a loop
-    does not change some gather before the loop.
+    operations with the same classes and demands count once; some gather before a loop what it does
+    not change.
     """
-    graph = problem.graph
-    edges = EdgeList(highest_rank(problem), op_rows.shape[1])
+    graph, edges = problem.graph, EdgeList(highest_rank(problem), op_rows.shape[1])
     classes_of_row = [tuple(sorted(row[:, ::2].ravel().tolist())) for row in op_rows]
     # (op row, demanded factors) -> the classes that each dimension of the operand is split by.
     wanted_by: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, ...], ...]] = {}
@@ -89,6 +90,7 @@ def operand_edges(
     pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
     ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
+    turns = _is_product if collective_dims == "first" else lambda op: False
     gathers_in_trips = loop_gathers == "in every trip"
     messages = _Messages.build(problem, sources, are_merged=loop_messages == "all")
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
@@ -127,6 +129,7 @@ def operand_edges(
                     least_messages=messages.least(n_bytes, index, trips),
                     loop=messages.loop(index, trips),
                     last_size=last_size(graph, value),
+                    sized=sized_dims(graph, value, op, rule, dims) if turns(op) else (),
                 ),
                 trips,
                 value,
@@ -135,13 +138,14 @@ def operand_edges(
             pairs += [(len(copies), copy, edges.repeats[edge, e]) for copy, e in before]
             before.append((len(copies), edge))
             copies[key] = [edge, index, index]
-    uses = np.array(list(copies.values()), np.int64).reshape(-1, 3)
     return edges.edges(), Copies(
-        edge=uses[:, 0],
-        first=uses[:, 1],
-        last=uses[:, 2],
+        *np.array(list(copies.values()), np.int64).reshape(-1, 3).T,
         repeats=np.array(pairs, np.int64).reshape(-1, 3),
     )
+
+
+def _is_product(op: Op) -> bool:
+    return op.opcode == DOT
 
 
 def _wanted(op_row: np.ndarray, demanded: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

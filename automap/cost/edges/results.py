@@ -20,6 +20,7 @@ from automap.cost.edges.table import (
     highest_rank,
     last_size,
     majors,
+    sized_dims,
 )
 from automap.program.problem import Problem
 from hlo_tools.analyses.invariants import Constants, counts_up
@@ -38,14 +39,15 @@ def result_edges(
     *,
     order: Order | None,
     loop_messages: Literal["vectors", "all"] = "vectors",
+    collective_dims: Literal["any", "first"] = "any",
 ) -> tuple[Edges, np.ndarray]:
     """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
     `order` is how the backend merges sums (`automap.cost.edges.sums`), of which the first term is
     then reduced and the others repeat it; if None it does not, nor sees through indices.
-    `loop_messages` are those of `automap.backends.Backend`.
+    `loop_messages` and `collective_dims` are those of `automap.backends.Backend`.
     """
-    graph = problem.graph
+    graph, is_whole = problem.graph, collective_dims == "first"
     edges = EdgeList(highest_rank(problem), op_rows.shape[1])
     # By the identity of the rule, which like operations share and the problem keeps alive.
     reduced: dict[int, tuple[list[tuple[int, ...]], tuple[int, ...]]] = {}
@@ -83,6 +85,7 @@ def result_edges(
                     last_size=last_size(graph, value),
                     widened=merged.widened.get(value, 1.0),
                     own=_own_flow(problem, index, value),
+                    sized=sized_dims(graph, value, op, rule, dims) if is_whole and summed else (),
                 )
                 # Not what is made of terms: transposed, added.
                 is_term = bool(summed) and not keeps_elements(graph, op)

@@ -13,8 +13,8 @@ import numpy as np
 
 from automap.program.problem import Problem
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import CONTRACTIONS, ITERATING, REDUCTIONS
-from hlo_tools.rules import Halo
+from hlo_tools.opcodes import CONTRACTIONS, DOT, ITERATING, REDUCTIONS
+from hlo_tools.rules import Halo, Rule
 
 
 # Operations that may choose which of their factors an axis splits:
@@ -76,6 +76,11 @@ class Edges:
     value, op           one example incidence that each row stands for, to name it
     last_dim, last_size the last dimension of tensors that have several, -1 of others, and its
                         elements
+    sizes               [edges, rank]: elements along each dimension, where a backend's collectives
+                        are particular about dimensions (`automap.cost.traffic.turned`): of a
+                        product's operands and of sums; of all other edges 0
+    dim_group           [edges, rank], of those: what a dimension is to a product, 0 of its batch,
+                        1 or 2 of either kind of others (`sized_dims`); -1 if it is none
     repeats             [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if
                         both gather, or all before it reduce, over the same axes, the second does
                         nothing
@@ -109,6 +114,8 @@ class Edges:
     op: np.ndarray
     last_dim: np.ndarray
     last_size: np.ndarray
+    sizes: np.ndarray
+    dim_group: np.ndarray
     repeats: np.ndarray
     windows: tuple[tuple[Window, ...], ...]
     own_kind: np.ndarray
@@ -119,7 +126,8 @@ class Edges:
 
 @dataclass(frozen=True)
 class Copies:
-    """Gathered copies of tensors, one per distinct demand of an op for one; [copies] unless said.
+    """Gathered copies of tensors, one per distinct demand of an op for one, and sums that are there
+    whole (`automap.cost.traffic.turned`); [copies] unless said.
 
     `first`, `last`: the ops that use it. `repeats` [pairs, 3]: (copy, an earlier copy of the same
     tensor, row of the two edges in `Edges.repeats`).
@@ -169,6 +177,7 @@ class EdgeKey(NamedTuple):
     last_size: int = 0
     widened: float = 1.0
     own: OwnFlow = OwnFlow()
+    sized: tuple[tuple[int, int], ...] = ()
 
 
 class EdgeList:
@@ -215,6 +224,8 @@ class EdgeList:
         """All that was added."""
         n = len(self.index)
         dims = np.full((n, self.rank), -1, np.int64)
+        sizes = np.zeros((n, self.rank), np.int64)
+        groups = np.full((n, self.rank), -1, np.int64)
         reduced = np.zeros((n, self.width), bool)
         alone = np.zeros((n, self.width), bool)
         sums = np.zeros((n, self.width), np.int64)
@@ -222,6 +233,8 @@ class EdgeList:
         scalars = np.zeros((11, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
+            for dim, each in enumerate(key.sized):
+                sizes[row, dim], groups[row, dim] = each
             reduced[row, list(key.reduced)] = True
             alone[row, list(key.alone)] = True
             sums[row, : len(key.sum_of_factor)] = key.sum_of_factor
@@ -260,6 +273,8 @@ class EdgeList:
             partials=scalars[6],
             last_dim=scalars[7],
             last_size=scalars[8],
+            sizes=sizes,
+            dim_group=groups,
             value=examples[:, 0],
             op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),
@@ -279,6 +294,31 @@ def gathered_bytes(graph: Graph, op: Op, value: int, *, narrows: bool) -> int:
     # A user who asks for precision gets float32, moved as it is.
     is_narrow = narrows and op.opcode in CONTRACTIONS and array.dtype == "f32"
     return array.n_bytes // (2 if is_narrow and op.instruction.attributes.precision == 0 else 1)
+
+
+def sized_dims(
+    graph: Graph, value: int, op: Op, rule: Rule, dims: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, int], ...]:
+    """(elements, kind) of each of `dims`, the factors of an operand's or a result's dimensions.
+
+    Kinds: 0 of a product's batch; of its operand 1 that it alone has, 2 that are summed over; of
+    its result 1 of the left operand, 2 of the right one; -1 of what is no product.
+    """
+    sizes = graph.values[value].dims
+    if op.opcode != DOT:
+        return tuple((size, -1) for size in sizes)
+    left, right = (_factors(operand) for operand in rule.operands[:2])
+    made = _factors(rule.results[0])
+    # The result has no summed factors, the operands have none of each other.
+    first = left - right if dims == rule.results[0] else made
+    return tuple(
+        (size, 0 if factor in left & right & made else 1 if factor in first else 2)
+        for size, factor in zip(sizes, majors(dims), strict=True)
+    )
+
+
+def _factors(dims: tuple[tuple[int, ...], ...]) -> set[int]:
+    return {factor for own in dims for factor in own}
 
 
 def last_size(graph: Graph, value: int) -> int:

@@ -26,7 +26,8 @@ Bytes follow `automap.cost.collectives`: the full buffer on one device. Axes tha
 to the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask. A
 tensor that two operations want gathered over the same axes, or moved alike, is so once, and so is a
 sum whose terms are all partial over the same axes reduced once, where the backend adds first
-(`automap.cost.edges.results`).
+(`automap.cost.edges.results`). What a collective wants in another order of dimensions
+                                                            -> in: `automap.cost.traffic.turned`
 """
 
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ from automap.cost.traffic.flows import (
     gathers_by_dim,
     holds,
 )
+from automap.cost.traffic.turned import is_turned, whole_sums
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class Collectives(Entries):
     `mask` has bit a set if axis a takes part; `edge` indexes the edge table named by `on_operand`.
     `is_repeat` [rows of `Edges.repeats`] says which operand edges find their tensor gathered
     already; `copied` [operand edges] is the bytes of the copy that an edge makes of its tensor.
+    `whole_sums` [result edges] are the bytes of results that are scattered, beside their parts, and
+    `turned_operands`, `turned_results` [edges] what is there besides while one is turned
+    (`automap.cost.traffic.turned`).
     `scattered_again` [result edges] are the reduce-scatters of terms whose sum another one
     scatters.
     """
@@ -68,7 +73,16 @@ class Collectives(Entries):
     on_operand: np.ndarray
     is_repeat: np.ndarray
     copied: np.ndarray
+    whole_sums: np.ndarray
+    turned_operands: np.ndarray
+    turned_results: np.ndarray
     scattered_again: Flow
+
+    @property
+    def held_bytes(self) -> np.ndarray:
+        """Bytes beside buffers: of operand edges, of result edges, and of what both turn."""
+        columns = (self.copied, self.whole_sums, self.turned_operands, self.turned_results)
+        return np.concatenate(columns)
 
 
 def collectives(
@@ -76,8 +90,8 @@ def collectives(
 ) -> Collectives:
     """All collectives of one step, of its operand edges, their windows, and its result edges."""
     sizes = np.array(sharding.sizes)
-    before, is_repeat = _operand_traffic(operands, sharding, sizes)
-    after, scattered_again = _result_traffic(results, sharding, sizes)
+    before, is_repeat, turned_operands = _operand_traffic(operands, sharding, sizes)
+    after, scattered_again, sums = _result_traffic(results, sharding, sizes)
     parts = [(before, True), (after, False)]
     # An edge may gather in several collectives, dimension by dimension: the one with the most bytes
     # makes the whole copy.
@@ -102,15 +116,18 @@ def collectives(
         on_operand=np.repeat([on for _, on in parts], [len(part.edge) for part, _ in parts]),
         is_repeat=is_repeat,
         copied=copied,
+        whole_sums=sums[0],
+        turned_operands=turned_operands,
+        turned_results=sums[1],
         scattered_again=scattered_again,
     )
 
 
 def _operand_traffic(
     edges: Edges, sharding: Shardings, sizes: np.ndarray
-) -> tuple[Entries, np.ndarray]:
-    """What is gathered and moved before operations run, and which of `Edges.repeats` find their
-    tensor gathered already.
+) -> tuple[Entries, np.ndarray, np.ndarray]:
+    """What is gathered and moved before operations run, which of `Edges.repeats` find their tensor
+    gathered already, and the bytes of those that are turned.
     """
     n, rank = edges.factor_of_dim.shape
     masks = np.zeros((len(KINDS), n), np.int64)
@@ -131,11 +148,12 @@ def _operand_traffic(
         parts *= np.where((dim >= 0) & ~(is_wrong & ~is_moved), size, 1)
     # What is moved and what is gathered both see the tensor with only the kept axes split.
     n_bytes = edges.n_bytes / parts
+    turned = np.where(is_turned(edges, sharding, masks[ALL_GATHER]), n_bytes, 0.0)
     is_repeat = clear_repeats(masks[ALL_GATHER], edges, n_bytes)
     clear_repeats(masks[ALL_TO_ALL], edges, n_bytes, target)
     gathers = gathers_by_dim(masks[ALL_GATHER], n_bytes, gathered_dim, sizes)
     flows = [Flow(ALL_TO_ALL, masks[ALL_TO_ALL], n_bytes), *gathers]
-    return entries(edges, flows), is_repeat
+    return entries(edges, flows), is_repeat, turned
 
 
 def _halo_traffic(
@@ -190,9 +208,11 @@ class _Demands:
     is_sliced: np.ndarray
 
 
-def _result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tuple[Entries, Flow]:
-    """What is summed, scattered, gathered and moved after operations have run, and the
-    reduce-scatters that are left out as terms of a sum that another one scatters.
+def _result_traffic(
+    edges: Edges, sharding: Shardings, sizes: np.ndarray
+) -> tuple[Entries, Flow, tuple[np.ndarray, np.ndarray]]:
+    """What is summed, scattered, gathered and moved after operations have run, the reduce-scatters
+    that are left out as terms of a sum that another one scatters, and what these scatter.
     """
     demands = _demands(edges, sharding, sizes)
     # One all-reduce over all axes at once takes the place of reduce-scatters: what is made then is
@@ -230,7 +250,7 @@ def _result_traffic(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> tup
         ),
     ]
     again = Flow(REDUCE_SCATTER, every_scatter & ~to_scatter, n_bytes)
-    return entries(edges, flows), again
+    return entries(edges, flows), again, whole_sums(edges, sharding, to_scatter, n_bytes)
 
 
 def _demands(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Demands:

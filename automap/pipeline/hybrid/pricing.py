@@ -201,14 +201,15 @@ class Pricer:
             holds[tables.results.value_row[np.where(entries.on_operand, 0, entries.edge)]],
         )
         copied = np.where(holds[tables.operands.value_row], microbatches, 1)
-        made, again = (
-            np.where(holds[tables.results.value_row], microbatches, 1),
-            entries.scattered_again,
-        )
+        made = np.where(holds[tables.results.value_row], microbatches, 1)
+        again = entries.scattered_again
         entries = replace(
             entries,
             n_bytes=entries.n_bytes / np.where(entry_holds, microbatches, 1),
             copied=entries.copied / copied,
+            whole_sums=entries.whole_sums / made,
+            turned_operands=entries.turned_operands / copied,
+            turned_results=entries.turned_results / made,
             scattered_again=replace(again, n_bytes=again.n_bytes / made),
         )
         # Kernels see a microbatch as one more mesh axis that splits the batch and nothing else; no

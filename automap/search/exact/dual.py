@@ -53,7 +53,7 @@ def costs(
     # Bytes that a later edge finds gathered by an earlier one, and that live from one to the other.
     kept = collectives.copied[tables.operands.repeats[:, 1]] * collectives.is_repeat
     local = evaluator.stored_local(priced.sharding)
-    live = evaluator.memory_timeline.live(local, collectives.copied, kept)
+    live = evaluator.memory_timeline.live(local, collectives.held_bytes, kept)
     # Over the limit where it is above 0; relative, so that a price is seconds per memory limit.
     return Costs(seconds, live / limit_bytes - 1)
 

@@ -337,6 +337,9 @@ def _split_batch(
         for column in (
             joint.is_repeat,
             joint.copied,
+            joint.whole_sums,
+            joint.turned_operands,
+            joint.turned_results,
             again.mask,
             again.n_bytes,
             priced.kernel_seconds,
@@ -346,12 +349,18 @@ def _split_batch(
     for number, sharding in enumerate(_shardings_apart(priced.sharding, n)):
         own_entries = slice(ends[number], ends[number + 1])
         *own, alone_seconds, overlapped_seconds, seconds = (c[own_entries] for c in entries)
-        is_repeat, copied_bytes, *scattered, kernel_seconds, local = (c[number] for c in rows)
+        is_repeat, copied_bytes, *held, mask, n_bytes, kernel_seconds, local = (
+            c[number] for c in rows
+        )
+        whole_sums, turned_operands, turned_results = held
         collectives = Collectives(
             *own,
             is_repeat=is_repeat,
             copied=copied_bytes,
-            scattered_again=Flow(again.kind, *scattered),
+            whole_sums=whole_sums,
+            turned_operands=turned_operands,
+            turned_results=turned_results,
+            scattered_again=Flow(again.kind, mask, n_bytes),
         )
         yield (
             Priced(sharding, collectives, kernel_seconds, alone_seconds, overlapped_seconds),

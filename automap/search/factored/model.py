@@ -8,7 +8,8 @@ Features of all groups together:
 
     kernels, operand edges, result edges     seconds of a step
     stored shapes                            bytes of a device per byte of the whole
-    copies by operand edges                  bytes
+    copies by operand edges, whole sums by
+    result edges, what both turn             bytes
     repeats of operand edges                 bytes of the copy that the later edge finds gathered
                                                                         -> in: `FeatureOffsets`
 The sums of seconds are those of `Evaluator.evaluate` where one thing runs after the other; bytes at
@@ -70,7 +71,7 @@ class FeatureOffsets:
             len(t.operands.count),
             len(t.results.count),
             len(t.shapes.row),
-            len(t.operands.count),
+            2 * (len(t.operands.count) + len(t.results.count)),
             len(t.operands.repeats),
         )
         return FeatureOffsets(*np.cumsum(lengths).tolist())
@@ -221,18 +222,25 @@ class Model:
 
     def _cell_values(self, cell: MeshCell, price: CellCosts) -> list[tuple[int, np.ndarray]]:
         """(feature, values [ways of the group]) of a cell with an edge or kernels."""
-        priced, features = cell.ways.cell, self.features
+        priced, features, tables = cell.ways.cell, self.features, self.rows.evaluator.tables
+        n_operands, n_results = len(tables.operands.count), len(tables.results.count)
         # Kernels have the first numbers, so theirs need no offset.
         values_by_feature = list(zip(priced.kernels, price.kernel_seconds, strict=True))
         if priced.operands:
             values_by_feature.append((features.operands + priced.operands[0], price.edge_seconds))
-            values_by_feature.append((features.copies + priced.operands[0], price.copied))
+            # Numbered as in `Collectives.held_bytes`.
+            held = features.copies + priced.operands[0]
+            values_by_feature.append((held, price.copied))
+            values_by_feature.append((held + n_operands + n_results, price.turned))
             rows = self._repeats_by_edge.get(priced.operands[0], ())
             values_by_feature += [
                 (features.kept + row, kept) for row, kept in zip(rows, price.kept, strict=True)
             ]
         if priced.results:
             values_by_feature.append((features.results + priced.results[0], price.edge_seconds))
+            held = features.copies + n_operands + priced.results[0]
+            values_by_feature.append((held, price.copied))
+            values_by_feature.append((held + n_results + n_operands, price.turned))
         return [(feature, values[cell.number]) for feature, values in values_by_feature]
 
     def _value_row_values(

@@ -100,7 +100,8 @@ def group_on_mesh(group: Group, variables: Variables, stored: LeafStorage) -> Me
 @dataclass(frozen=True)
 class CellCosts:
     """Of one cell: seconds of a step of its edge [ways] and of its kernels [kernels, ways], bytes
-    its edge copies [ways].
+    its edge copies, or has whole before it is scattered, and what is beside that if it is turned
+    [ways].
 
     `kept` [edges before, ways] are the bytes of the copies that its operand edge finds gathered.
     """
@@ -108,6 +109,7 @@ class CellCosts:
     edge_seconds: np.ndarray
     kernel_seconds: np.ndarray
     copied: np.ndarray
+    turned: np.ndarray
     kept: np.ndarray
 
 
@@ -156,7 +158,12 @@ def cell_costs(
             axis=1
         )
         copied = collectives.copied[operands[:, :1]].sum(axis=1)
+        copied += collectives.whole_sums[made].sum(axis=1)
+        turned = collectives.turned_operands[operands[:, :1]].sum(axis=1)
+        turned += collectives.turned_results[made].sum(axis=1)
         result.append(
-            CellCosts(edge_seconds, kernel_seconds[kernels].T, copied, kept[operands[:, 1:]].T)
+            CellCosts(
+                edge_seconds, kernel_seconds[kernels].T, copied, turned, kept[operands[:, 1:]].T
+            )
         )
     return result

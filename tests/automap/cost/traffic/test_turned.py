@@ -1,0 +1,106 @@
+"""What is whole, and what is turned, for collectives along each dimension of a product's arrays, in
+closed form; the programs that the rule was read from are named in `automap.cost.traffic.turned`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.cost.shardings import Shardings
+from automap.cost.tables import build_tables
+from automap.cost.traffic.flows import KINDS
+from automap.topology.model import Platform
+from tests.steps import problem_of
+
+
+BATCH, ROWS, INNER, COLUMNS, DEVICES = 4, 16, 32, 64, 2
+TERM = 4 * BATCH * ROWS * COLUMNS
+
+
+def _product(platform: Platform = "cuda", batch=BATCH, step=lambda w, x: x @ w):
+    """Tables of a step, its product's number, and nothing split over one axis of two devices."""
+    shapes = [(INNER, COLUMNS), (batch, ROWS, INNER)]
+    problem = problem_of(step, tuple(jax.ShapeDtypeStruct(s, "float32") for s in shapes))
+    tables = build_tables(problem, platform)
+    product = next(i for i, op in enumerate(problem.graph.ops) if op.opcode == "dot")
+    sharding = Shardings(
+        sizes=(DEVICES,),
+        dim_of_axis=np.full((len(tables.value_rows), 1), -1),
+        factor_of_axis=np.full((len(tables.op_rows), 1), -1),
+        parts_of_value=np.ones(len(tables.value_rows)),
+        parts_of_op=np.ones(len(tables.op_rows)),
+    )
+    return problem, tables, product, sharding
+
+
+def _scattered(dim, **options):
+    """The collectives of a product that sums over a split dimension, scattered along `dim`."""
+    problem, tables, product, sharding = _product(**options)
+    op, rule = problem.graph.ops[product], problem.linkage.rules[product]
+    sharding.factor_of_axis[tables.row_of_op[product]] = rule.summed_in(0)[0]
+    sharding.dim_of_axis[tables.row_of_value[op.outputs[0]]] = dim
+    collectives = tables.collectives(sharding)
+    assert KINDS.index("reduce-scatter") in collectives.kind
+    return collectives
+
+
+@pytest.mark.parametrize(("dim", "is_turned"), [(0, False), (1, True), (2, False)])
+def test_a_sum_is_turned_to_be_scattered_along_what_is_not_the_first_of_its_kind(dim, is_turned):
+    collectives = _scattered(dim)
+    assert collectives.whole_sums.sum() == TERM
+    # Beside the sum and the part that is kept of it, until there is room for two sums.
+    assert collectives.turned_results.sum() == (TERM / DEVICES if is_turned else 0)
+    assert collectives.held_bytes.sum() == TERM + collectives.turned_results.sum()
+
+
+def test_a_dimension_of_one_element_is_in_no_ones_way():
+    collectives = _scattered(1, batch=1)
+    assert collectives.whole_sums.sum() == TERM / BATCH
+    assert not collectives.turned_results.any()
+
+
+def test_other_compilers_turn_nothing():
+    for platform in ("cpu", "tpu"):
+        collectives = _scattered(1, platform=platform)
+        assert not collectives.held_bytes.any()
+
+
+@pytest.mark.parametrize(("dim", "is_turned"), [(0, False), (1, True), (2, False)])
+def test_an_operand_is_turned_if_it_was_gathered_along_what_is_not_the_first_of_its_kind(
+    dim, is_turned
+):
+    problem, tables, product, sharding = _product()
+    operand = problem.graph.ops[product].inputs[0]
+    dims = problem.graph.values[operand].dims
+    assert sorted(dims) == sorted((BATCH, ROWS, INNER))
+    sharding.dim_of_axis[tables.row_of_value[operand]] = dim
+    collectives = tables.collectives(sharding)
+    gathered = 4 * BATCH * ROWS * INNER
+    assert collectives.copied.sum() == gathered
+    assert collectives.turned_operands.sum() == (gathered if is_turned else 0)
+
+
+def test_matrices_of_a_batch_may_lie_in_any_order():
+    def step(w, x):
+        return jnp.einsum("bri,bic->brc", x, jnp.broadcast_to(w, (BATCH, *w.shape)) * x[:, :1, :1])
+
+    for dim in range(3):
+        collectives = _scattered(dim, step=step)
+        assert not collectives.turned_results.any()
+
+
+def test_a_sum_is_there_until_the_next_product_that_does_not_need_it():
+    def needs(w, x):
+        return (jnp.tanh(x @ w) @ w.T).sum()
+
+    def does_not(w, x):
+        return (jnp.tanh(x @ w) * jnp.tanh(jnp.cos(x) @ w)).sum()
+
+    for step, is_longer in ((needs, False), (does_not, True)):
+        problem, tables, product, _ = _product(step=step)
+        edge = np.flatnonzero(tables.results.incidences[:, 2] == product)
+        number = len(tables.operands.count) + tables.results.incidences[edge[0], 0]
+        copy = np.flatnonzero(tables.buffers.copy_edge == number)
+        lasts = tables.buffers.copy_death[copy] - tables.buffers.copy_birth[copy]
+        assert (lasts.max() > 0) == is_longer
