@@ -9,6 +9,8 @@ a platform, `fitted` reads its data files, `protocols` says how its library send
 
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.fitted import (
+    AdditionNumbers,
+    AlignmentNumbers,
     ColumnNumbers,
     ConvolutionNumbers,
     CoreNumbers,
@@ -20,7 +22,9 @@ from automap.backends.registry import BACKENDS, backend_for, version_warnings
 
 __all__ = [
     "BACKENDS",
+    "AdditionNumbers",
     "Algorithm",
+    "AlignmentNumbers",
     "Backend",
     "ColumnNumbers",
     "ConvolutionNumbers",

@@ -11,6 +11,8 @@ from typing import Literal
 from automap.backends.arrays import Arrays, Scratch, no_scratch
 from automap.backends.effects import CollectiveEffect, Effect
 from automap.backends.fitted import (
+    AdditionNumbers,
+    AlignmentNumbers,
     ColumnNumbers,
     ConvolutionNumbers,
     CoreNumbers,
@@ -18,6 +20,8 @@ from automap.backends.fitted import (
     ScheduleNumbers,
     SharedNumbers,
     TileNumbers,
+    addition_numbers,
+    alignment_numbers,
     column_numbers,
     convolution_numbers,
     core_numbers,
@@ -68,6 +72,10 @@ class Backend:
                         go through the memory of the cores (`automap.cost.kernels.on_core`)
     convolutions        whether the matrix unit computes them as it does products, or a library does
                         (`automap.cost.kernels.convolutions`)
+    unaligned_products  whether products whose rows are no multiple of 16 bytes take longer
+                        (`automap.cost.kernels.unaligned_rows`)
+    additions           whether what scatters add takes what it moves, or waits for additions to the
+                        same memory (`automap.cost.kernels.additions`)
     loop_messages       what of one trip of a loop goes as one message, up to `combine_bytes`: sums
                         of vectors only, or all that `combines` says
     loop_gathers        where what a loop does not change is gathered: before the loop, or in every
@@ -92,7 +100,7 @@ class Backend:
     scratch             what operations need besides (`automap.backends.arrays`)
     relaid_stacks       stacks that are copied to another order of dimensions before a loop reads
                         them: (op that enters the loop, value)
-    unpriced            operations that are known to take much longer than is predicted, with what
+    unpriced            operations that are known to take longer than is predicted, with what
                         to say of each: (op, sentence)
     views               opcodes whose results are what they read, in another order of dimensions
     in_place            opcodes that write over what they read, beside elementwise ones
@@ -118,6 +126,8 @@ class Backend:
     column_sums: Literal["by all", "by blocks"]
     orders: Literal["by memory", "on cores"]
     convolutions: Literal["as products", "by a library"]
+    unaligned_products: Literal["as others", "slower"]
+    additions: Literal["by memory", "atomic"]
     loop_messages: Literal["vectors", "all"]
     loop_gathers: Literal["before", "in every trip"]
     loop_zeros: Literal["by byte", "by number", "all"]
@@ -172,6 +182,16 @@ class Backend:
     def convolution_numbers(self) -> ConvolutionNumbers | None:
         """The numbers of convolutions, of a backend that has them."""
         return convolution_numbers(self.fitted) if self.convolutions == "by a library" else None
+
+    @property
+    def alignment_numbers(self) -> AlignmentNumbers | None:
+        """The numbers of products of rows that are not aligned, where they are slower."""
+        return alignment_numbers(self.fitted) if self.unaligned_products == "slower" else None
+
+    @property
+    def addition_numbers(self) -> AdditionNumbers | None:
+        """The numbers of scatters that add atomically."""
+        return addition_numbers(self.fitted) if self.additions == "atomic" else None
 
     @property
     def memory_margin(self) -> float:

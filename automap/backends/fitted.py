@@ -158,6 +158,35 @@ class ConvolutionNumbers:
     vector_narrow_sum: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlignmentNumbers:
+    """Numbers of a backend whose products are slower where rows are not aligned; the table of the
+    same name in its file says what each is, and its unit.
+    """
+
+    aligned_bytes: int
+    operand_share_of_2_bytes: float
+    operand_share_of_4_bytes: float
+    word_share_of_2_bytes: float
+    result_share_of_2_bytes: float
+    result_share_of_4_bytes: float
+    unsplit_sum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdditionNumbers:
+    """Numbers of a backend whose scatters add atomically; the table of the same name in its file
+    says what each is, and its unit.
+    """
+
+    sector_bytes: int
+    sector_seconds: float
+    swap_seconds: float
+    swap_round_seconds: float
+    swap_lane_seconds: float
+    wide_swap_lane_seconds: float
+
+
 # Every evaluator asks for the numbers; the files never change in a process.
 @cache
 def entries(file: FittedFile) -> Mapping[str, Mapping[str, Any]]:
@@ -200,6 +229,18 @@ def schedule_numbers(file: FittedFile) -> ScheduleNumbers:
 def convolution_numbers(file: FittedFile) -> ConvolutionNumbers:
     """The numbers of convolutions of a file."""
     return ConvolutionNumbers(**_values(file, ConvolutionNumbers))
+
+
+@cache
+def alignment_numbers(file: FittedFile) -> AlignmentNumbers:
+    """The numbers of rows that are not aligned of a file."""
+    return AlignmentNumbers(**_values(file, AlignmentNumbers))
+
+
+@cache
+def addition_numbers(file: FittedFile) -> AdditionNumbers:
+    """The numbers of atomic additions of a file."""
+    return AdditionNumbers(**_values(file, AdditionNumbers))
 
 
 def _values(file: FittedFile, kind: type[Any]) -> dict[str, Any]:

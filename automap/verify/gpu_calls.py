@@ -1,12 +1,18 @@
 """Seconds of what a GPU's compiler hands to libraries, or says nothing of, as the planner has them:
 convolutions and attention of cuDNN by their flops (`automap.cost.kernels.convolutions`), sorts and
-top-k by what they move within the cores (`automap.cost.kernels.on_core`).
+top-k by what they move within the cores (`automap.cost.kernels.on_core`), products by measurements
+and by how their rows lie (`automap.cost.kernels.unaligned_rows`).
 
 A convolution's call has the attributes of the convolution that it is of, or is a gradient of.
+
+Arrays of a compiled program lie in the order of their dimensions (XLA's layout normalization makes
+it so), but for what is fused into a kernel: that is read as it lies in memory, through transposes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import Final, Literal
 
 import numpy as np
 
@@ -19,17 +25,22 @@ from automap.cost.kernels.convolutions import (
     winograd_tiles,
 )
 from automap.cost.kernels.on_core import seconds_per_number, sort_work, top_k_work
+from automap.cost.kernels.unaligned_rows import LocalProducts, has_slow_rows, least_seconds
 from automap.topology.gpu_devices import has_matrix_units
+from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
 from hlo_tools.analyses.flops import convolution_flops
-from hlo_tools.graph import DTYPE_BITS
-from hlo_tools.module import ConvDims, Instruction, Module, Shape
+from hlo_tools.compiled.estimates import GpuEstimate
+from hlo_tools.graph import DTYPE_BITS, PART_TYPES
+from hlo_tools.module import Computation, ConvDims, DotDims, Instruction, Module, Shape
 from hlo_tools.opcodes import SORT
 from hlo_tools.rules import make_rule
 
 
 _BACKWARD_INPUT, _BACKWARD_FILTER = "__cudnn$convBackwardInput", "__cudnn$convBackwardFilter"
 _TOP_K = "__gpu$TopK"
+_REORDERING: Final = frozenset({"transpose", "convert"})
+_Kind = Literal["batch", "free", "summed"]
 
 
 def planned_seconds(module: Module, device: Device, backend: Backend) -> Mapping[str, float]:
@@ -138,3 +149,132 @@ def shape_bytes(shape: Shape) -> int:
     if shape.elements:
         return sum(map(shape_bytes, shape.elements))
     return prod(shape.dims) * DTYPE_BITS[shape.dtype] // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """Element type and (batch, m, n, k) of a product, of its left and right side and its result how
+    many numbers are in a row, and whether rows of the sides are summed over.
+    """
+
+    dtype: str
+    sizes: tuple[int, int, int, int]
+    rows: tuple[int, int, int]
+    is_summed: tuple[bool, bool]
+
+
+def library_products(
+    estimates: Mapping[str, GpuEstimate], module: Module
+) -> Mapping[str, tuple[Product, ...]]:
+    """The product of each call of a matrix library, by the call's name."""
+    products: dict[str, tuple[Product, ...]] = {}
+    for computation in module.computations.values():
+        shapes = {i.id: i.shape for i in computation.instructions}
+        for instruction in computation.instructions:
+            dot = estimates.get(instruction.name, GpuEstimate()).dot
+            if dot is not None and len(instruction.operands) > 1:
+                left, right = (shapes[o] for o in instruction.operands[:2])
+                orders = [range(len(s.dims)) for s in (left, right)]
+                products[instruction.name] = (_product(dot, left, right, orders),)
+    return products
+
+
+def fused_products(computations: Iterable[Computation]) -> Iterator[Product]:
+    """The product of each dot of a kernel's computations."""
+    for computation in computations:
+        by_id = {i.id: i for i in computation.instructions}
+        for inner in computation.instructions:
+            if inner.opcode == "dot" and inner.attributes.dot is not None:
+                sides = [by_id[i] for i in inner.operands[:2]]
+                orders = [_order(side, by_id) for side in sides]
+                left, right = (side.shape for side in sides)
+                yield _product(inner.attributes.dot, left, right, orders)
+
+
+def measured_seconds(
+    products: Sequence[Product], device: Device, gap_seconds: float
+) -> float | None:
+    """Seconds of a kernel's products by the catalogue's measurements, None without."""
+    types = measured_types(device.measured)
+    if not products or any(product.dtype not in types for product in products):
+        return None
+    seconds = sum(
+        float(measured_products(device.measured, p.dtype).predict(np.array([p.sizes]))[0])
+        for p in products
+    )
+    # The measurements are whole kernels, with what they take beside their work.
+    return max(seconds - gap_seconds, 0.0)
+
+
+def unaligned_seconds(products: Sequence[Product], device: Device, backend: Backend) -> float:
+    """What a kernel's products take at least for their rows, 0 where they are aligned."""
+    numbers = backend.alignment_numbers
+    slow = [p for p in products if has_slow_rows(device, p.dtype)]
+    if numbers is None or not slow:
+        return 0.0
+    local = LocalProducts(
+        sizes=np.array([p.sizes for p in slow]).T,
+        rows=np.array([p.rows for p in slow]).T,
+        is_summed=np.array([p.is_summed for p in slow]).T,
+        item_bytes=np.array([DTYPE_BITS[p.dtype] // 8 for p in slow]),
+    )
+    peaks = np.array([device.peak_flops_per_s(p.dtype) for p in slow])
+    return float(least_seconds(local, peaks, numbers, device).sum())
+
+
+def _product(dims: DotDims, left: Shape, right: Shape, orders: Sequence[Sequence[int]]) -> Product:
+    """Complex numbers are multiplied as `automap.cost.profile.shapes` says."""
+    kinds = (
+        _kinds(left, dims.lhs_batch, dims.lhs_contracting),
+        _kinds(right, dims.rhs_batch, dims.rhs_contracting),
+    )
+    batch, m, n, k = _product_sizes(dims, left, right)
+    ends = [_row(*side) for side in zip((left, right), kinds, orders, strict=True)]
+    # The result has batches, then what is left of the left side, then of the right.
+    result = next((size for size in (n, m, batch) if size > 1), 1)
+    (left_row, left_kind), (right_row, right_kind) = ends
+    is_summed = left_kind == "summed", right_kind == "summed"
+    if left.dtype in PART_TYPES:
+        # A library multiplies them as they are: how their rows lie was not measured.
+        return Product(PART_TYPES[left.dtype], (batch, 2 * m, n, 2 * k), (0, 0, 0), is_summed)
+    return Product(left.dtype, (batch, m, n, k), (left_row, right_row, result), is_summed)
+
+
+def _kinds(shape: Shape, batch: Sequence[int], summed: Sequence[int]) -> list[_Kind]:
+    return [
+        "batch" if d in batch else "summed" if d in summed else "free"
+        for d in range(len(shape.dims))
+    ]
+
+
+def _row(shape: Shape, kinds: Sequence[_Kind], order: Sequence[int]) -> tuple[int, _Kind]:
+    """How many numbers of one kind follow each other in memory, and which kind it is."""
+    # Dimensions of one number lie nowhere.
+    real = [d for d in reversed(order) if shape.dims[d] > 1]
+    kind = kinds[real[0]] if real else "free"
+    size = 1
+    for dim in real:
+        if kinds[dim] != kind:
+            break
+        size *= shape.dims[dim]
+    return size, kind
+
+
+def _order(instruction: Instruction, by_id: Mapping[int, Instruction]) -> Sequence[int]:
+    """The dimensions of what a dot reads in the order of memory."""
+    order = list(range(len(instruction.shape.dims)))
+    while instruction.opcode in _REORDERING:
+        if instruction.opcode == "transpose":
+            order = [order[d] for d in np.argsort(instruction.dimensions)]
+        instruction = by_id[instruction.operands[0]]
+    return order
+
+
+def _product_sizes(dims: DotDims, left: Shape, right: Shape) -> tuple[int, int, int, int]:
+    def size(shape: Shape, of: Iterable[int]) -> int:
+        return prod(shape.dims[d] for d in of)
+
+    batch, k = size(left, dims.lhs_batch), size(left, dims.lhs_contracting)
+    m = size(left, range(len(left.dims))) // max(batch * k, 1)
+    n = size(right, range(len(right.dims))) // max(batch * k, 1)
+    return batch, max(m, 1), max(n, 1), max(k, 1)

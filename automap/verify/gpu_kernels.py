@@ -3,7 +3,8 @@
 XLA:GPU has several models of a kernel (`hlo_tools.compiled.estimates`), and each is wrong for
 some kind of it. `TRUSTED` says which is believed for which, and why. Products are looked up in the
 catalogue's measurements (`automap.topology.measured.products`) with the sizes of the dots that are
-fused into the kernel, or that a matrix library is called for            -> in: `_products`
+fused into the kernel, or that a matrix library is called for, and take longer where rows are not
+aligned                                              -> in: `automap.verify.gpu_calls`
 
 Of sorts and of calls of libraries, but for products, XLA says nothing that counts: they are priced
 as the planner does, and are no second opinion                 -> in: `automap.verify.gpu_calls`
@@ -35,22 +36,32 @@ A scatter into an array that is there. XLA takes it to read and write all of tha
 writes what it updates                                            -> in: `_slowest_scatter_seconds`
 
     w <= (bytes of the other operands + 2 * bytes of the updates) / bandwidth
+
+unless its additions meet at few numbers, which takes as long as the planner has it
+                                                                     -> in: `_addition_seconds`
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from automap.backends import Backend, ColumnNumbers
-from automap.topology.measured.products import measured_products, measured_types
+from automap.cost.kernels.additions import LocalAdditions, is_addition, least_seconds
 from automap.topology.model import Device
-from automap.verify.gpu_calls import planned_seconds, shape_bytes
+from automap.verify.gpu_calls import (
+    fused_products,
+    library_products,
+    measured_seconds,
+    planned_seconds,
+    shape_bytes,
+    unaligned_seconds,
+)
 from hlo_tools.compiled.estimates import GpuEstimate
-from hlo_tools.graph import DTYPE_BITS, PART_TYPES
-from hlo_tools.module import Computation, DotDims, Instruction, Module, Shape
+from hlo_tools.graph import DTYPE_BITS
+from hlo_tools.module import Computation, Instruction, Module, Shape
 from hlo_tools.opcodes import CUSTOM_CALL, FFT, NO_TIME, SLICES
 
 
@@ -108,7 +119,7 @@ def gpu_kernel_seconds(
     next.
     """
     gap_seconds, column_numbers = backend.launch_gap_seconds, backend.column_numbers
-    called = _library_products(estimates, module)
+    called = library_products(estimates, module)
     like_planned = planned_seconds(module, device, backend)
     operand_bytes = _operand_bytes(module)
 
@@ -116,22 +127,24 @@ def gpu_kernel_seconds(
         if instruction.opcode in NO_TIME or instruction.opcode.endswith(("-start", "-done")):
             return 0.0
         estimate = estimates.get(instruction.name, GpuEstimate())
-        products = called.get(instruction.name) or tuple(_products(instruction, module))
-        measured = _measured_seconds(products, device, gap_seconds)
+        inside = list(_called(instruction, module))
+        products = called.get(instruction.name) or tuple(fused_products(inside))
+        measured = measured_seconds(products, device, gap_seconds)
         moved_bytes = operand_bytes[instruction.name] + shape_bytes(instruction.shape)
         if instruction.name in like_planned:
             streamed = moved_bytes / _streamed_bytes_per_s(device)
             work = max(like_planned[instruction.name], streamed)
         else:
             work = _believed(instruction, estimate, measured, moved_bytes, device)
-        inside = list(_called(instruction, module))
+            work = max(work, unaligned_seconds(products, device, backend))
         most = min(
             _slowest_transpose_seconds(inside, moved_bytes, device),
             _slowest_scatter_seconds(inside, moved_bytes, device),
         )
         if inside and column_numbers is not None:
             most = min(most, _slowest_sum_seconds(instruction, inside, column_numbers))
-        return max(min(work, most) + gap_seconds, device.launch_seconds)
+        least = _addition_seconds(inside, device, backend)
+        return max(min(work, most) + gap_seconds, least + gap_seconds, device.launch_seconds)
 
     return seconds
 
@@ -162,68 +175,6 @@ def _operand_bytes(module: Module) -> Mapping[str, int]:
         for instruction in computation.instructions:
             n_bytes[instruction.name] = sum(shape_bytes(shapes[o]) for o in instruction.operands)
     return n_bytes
-
-
-Product: TypeAlias = tuple[str, tuple[int, int, int, int]]
-"""Element type and (batch, m, n, k) of a product."""
-
-
-def _measured_seconds(
-    products: Sequence[Product], device: Device, gap_seconds: float
-) -> float | None:
-    """Seconds of a kernel's products by the catalogue's measurements, None without."""
-    types = measured_types(device.measured)
-    if not products or any(dtype not in types for dtype, _ in products):
-        return None
-    seconds = sum(
-        float(measured_products(device.measured, dtype).predict(np.array([sizes]))[0])
-        for dtype, sizes in products
-    )
-    # The measurements are whole kernels, with what they take beside their work.
-    return max(seconds - gap_seconds, 0.0)
-
-
-def _library_products(
-    estimates: Mapping[str, GpuEstimate], module: Module
-) -> Mapping[str, tuple[Product, ...]]:
-    """The product of each call of a matrix library, by the call's name."""
-    products: dict[str, tuple[Product, ...]] = {}
-    for computation in module.computations.values():
-        shapes = {i.id: i.shape for i in computation.instructions}
-        for instruction in computation.instructions:
-            dot = estimates.get(instruction.name, GpuEstimate()).dot
-            if dot is not None and len(instruction.operands) > 1:
-                left, right = (shapes[o] for o in instruction.operands[:2])
-                products[instruction.name] = (_product(dot, left, right),)
-    return products
-
-
-def _products(instruction: Instruction, module: Module) -> Iterator[Product]:
-    """The product of each dot that an instruction calls."""
-    for computation in _called(instruction, module):
-        by_id = {i.id: i for i in computation.instructions}
-        for inner in computation.instructions:
-            if inner.opcode == "dot" and inner.attributes.dot is not None:
-                left, right = (by_id[i].shape for i in inner.operands[:2])
-                yield _product(inner.attributes.dot, left, right)
-
-
-def _product(dims: DotDims, left: Shape, right: Shape) -> Product:
-    """Complex numbers are multiplied as `automap.cost.profile.shapes` says."""
-    batch, m, n, k = _product_sizes(dims, left, right)
-    if left.dtype in PART_TYPES:
-        return PART_TYPES[left.dtype], (batch, 2 * m, n, 2 * k)
-    return left.dtype, (batch, m, n, k)
-
-
-def _product_sizes(dims: DotDims, left: Shape, right: Shape) -> tuple[int, int, int, int]:
-    def size(shape: Shape, of: Iterable[int]) -> int:
-        return int(np.prod([shape.dims[d] for d in of], dtype=np.int64))
-
-    batch, k = size(left, dims.lhs_batch), size(left, dims.lhs_contracting)
-    m = size(left, range(len(left.dims))) // max(batch * k, 1)
-    n = size(right, range(len(right.dims))) // max(batch * k, 1)
-    return batch, max(m, 1), max(n, 1), max(k, 1)
 
 
 def _called(instruction: Instruction, module: Module) -> Iterator[Computation]:
@@ -281,6 +232,27 @@ def _slowest_scatter_seconds(
     # Two that add to one parameter take it away twice: nothing is known then.
     moved = moved_bytes + more if more else 0
     return moved / _streamed_bytes_per_s(device) if moved > 0 else inf
+
+
+def _addition_seconds(
+    computations: Iterable[Computation], device: Device, backend: Backend
+) -> float:
+    """The least that the scatters of a kernel take for what they add; 0 without."""
+    numbers, least = backend.addition_numbers, 0.0
+    for computation in computations:
+        by_id = {i.id: i for i in computation.instructions}
+        for instruction in computation.instructions:
+            dims = instruction.attributes.scatter
+            if numbers is None or dims is None or instruction.shape.elements:
+                continue
+            if is_addition(instruction.opcode, instruction.attributes.combiner):
+                updates = by_id[instruction.operands[-1]].shape.dims
+                row = prod(updates[d] for d in dims.update_window_dims)
+                item_bytes = DTYPE_BITS[instruction.shape.dtype] // 8
+                sizes = (prod(updates), prod(instruction.shape.dims), row, max(item_bytes, 1))
+                local = LocalAdditions(*(np.array([size]) for size in sizes))
+                least += float(least_seconds(local, numbers, device)[0])
+    return least
 
 
 def _streamed_bytes_per_s(device: Device) -> float:

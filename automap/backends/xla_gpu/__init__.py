@@ -137,6 +137,8 @@ XLA_GPU: Final = Backend(
     column_sums="by blocks",
     orders="on cores",
     convolutions="by a library",
+    unaligned_products="slower",
+    additions="atomic",
     # Its combiners go through the body of a loop as through any computation.
     loop_messages="all",
     # What makes arrays larger is not hoisted (while_loop_invariant_code_motion.cc, without

@@ -1,16 +1,17 @@
-"""Additions that wait for each other in memory, which are told and not priced.
+"""Additions that wait for each other in memory, which are told as they may take much longer than is
+predicted.
 
 A scatter-add on a GPU is one atomic addition for each number of its updates. Of types that the
 memory of a GPU adds by itself (float32, integers) those to one number follow each other within
 nanoseconds. Of shorter floats XLA compares and swaps a word until nobody else was faster: all
-threads that are there try again for each one that succeeds. With
+threads that are there try again for each one that succeeds (`automap.cost.kernels.additions`).
+That is priced as if all rows of a table were met evenly, which nobody knows of a step: with
 
     updates per number = numbers of the updates / numbers of the result
 
-of 8,192 (T5's table of relative positions, 32 buckets) one such scatter took 0.6 to 1.3 s on an
-H100 and an H200, where what it moves takes microseconds (docs/reports/step_times.md). Embeddings
-of tokens are far below `_CONTENDED`. How the time grows between the two was not measured: what is
-known is told, and no number is made of it.
+of 8,192 (T5's table of relative positions, 32 buckets) one such scatter took 0.6 to 1.7 s on an
+H100 and an H200, up to six times as long as if they were (docs/reports/step_times.md). Embeddings
+of tokens are far below `_CONTENDED`.
 """
 
 from collections.abc import Iterator
@@ -37,6 +38,6 @@ def contended_additions(graph: Graph) -> Iterator[tuple[int, str]]:
                 index,
                 f"{per_number:,.0f} additions in {result.dtype} meet at each number of a table of "
                 f"{'x'.join(map(str, result.dims))}, one after the other, as GPUs have no atomic "
-                "addition of that type: this may take seconds, and is not in the prediction; cast "
-                "the table to float32 before it is indexed",
+                "addition of that type: this may take seconds, several times what is predicted; "
+                "cast the table to float32 before it is indexed",
             )

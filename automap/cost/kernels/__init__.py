@@ -1,5 +1,6 @@
 """Kernels of a program folded to distinct rows, and their seconds on one device.
 
+`automap.cost.kernels.additions`        scatters on GPUs, whose additions meet
 `automap.cost.kernels.convolutions`     convolutions that a library computes
 `automap.cost.kernels.loop_fills`       zeros that are written before loops
 `automap.cost.kernels.on_core`          sorts, top-k and sums over windows, within a GPU's cores
@@ -10,4 +11,6 @@
                                         for like kernels instead of it
 `automap.cost.kernels.table`            the kernels folded to distinct rows, as the roofline reads
                                         them
+`automap.cost.kernels.unaligned_rows`   products whose rows are no multiple of what a GPU's fast
+                                        paths move
 """

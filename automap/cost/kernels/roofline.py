@@ -20,6 +20,11 @@ Sorts, top-k and sums over windows take time within the cores besides, and convo
 library reaches, on backends that have them so               -> in: `automap.cost.kernels.on_core`,
                                                             `automap.cost.kernels.convolutions`
 
+Products whose rows are no multiple of what a GPU's fast paths move take longer than measured ones
+                                                        -> in: `automap.cost.kernels.unaligned_rows`
+
+Scatters that add take the longer the more additions meet   -> in: `automap.cost.kernels.additions`
+
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to
 `kept_share` of the memory there, nothing from `spilled_share`, between them less with each doubling
                                                                         -> in: `off_chip`
@@ -37,6 +42,7 @@ from automap.cost.kernels.column_sums import limit_by_blocks
 from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flops
 from automap.cost.kernels.matrix_tiles import FactorSizes, padding
 from automap.cost.kernels.table import KernelTable
+from automap.cost.kernels.unaligned_rows import RowRates
 from automap.cost.profile import KernelProfile
 from automap.cost.profile.measured import MeasuredKernels, measured_kernels
 from automap.cost.profile.prices import KernelPrices, correcting_kernels
@@ -62,6 +68,8 @@ class Roofline:
         each = self._launched(busy)
         if self._measured is not None:
             each = self._measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
+        for which, least in (self._unaligned(sharding), self._additions(sharding)):
+            each[which] = np.maximum(each[which], least)
         if self._corrections is not None:
             ones = np.ones(len(each))
             each = each * self._corrections.override(
@@ -161,6 +169,24 @@ class Roofline:
         memory = moved / bytes_per_s + extra_seconds
         return np.maximum(flops / self._flops_per_s, memory), moved
 
+    def _unaligned(self, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:
+        """(numbers of the products, what each takes at least for its rows)."""
+        table, numbers = self.kernels, self._backend.alignment_numbers
+        rows = table.product_rows
+        if numbers is None or not len(rows.kernels):
+            return rows.kernels, np.zeros(len(rows.kernels))
+        least = rows.seconds(table.op_row, self._row_rates, sharding, numbers, self.topology.device)
+        return rows.kernels, least + np.where(least > 0, self._backend.launch_gap_seconds, 0.0)
+
+    def _additions(self, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:
+        """(numbers of the scatters, what each takes at least for what it adds)."""
+        table, numbers = self.kernels, self._backend.addition_numbers
+        additions = table.additions
+        if numbers is None or not len(additions.kernels):
+            return additions.kernels, np.zeros(len(additions.kernels))
+        least = additions.seconds(table.op_row, sharding, numbers, self.topology.device)
+        return additions.kernels, least + self._backend.launch_gap_seconds
+
     def _convolution_flops(
         self, flops: np.ndarray, sharding: Shardings, numbers: ConvolutionNumbers
     ) -> np.ndarray:
@@ -169,6 +195,17 @@ class Roofline:
         sizes = table.local_sizes(self.kernels.op_row, sharding)
         rates = self._flops_per_s[table.kernels]
         return library_flops(flops, sizes, self._on_vectors, numbers, self.topology.device, rates)
+
+    @cached_property
+    def _row_rates(self) -> RowRates:
+        table = self.kernels
+        # What the user measured is of the rows that were measured.
+        dots = () if self.profile is None else self.profile.dots
+        return RowRates.build(
+            [table.dtype[k] for k in table.product_rows.kernels],
+            self.topology.device,
+            frozenset(row.signature.dtype for row in dots),
+        )
 
     @cached_property
     def _on_vectors(self) -> np.ndarray:

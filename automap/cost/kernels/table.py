@@ -11,6 +11,7 @@ import numpy as np
 
 from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKernels
+from automap.cost.kernels.additions import Addition, Additions, addition
 from automap.cost.kernels.column_sums import ColumnSum, ColumnSums, column_sums
 from automap.cost.kernels.convolutions import Convolution, Convolutions, library_convolution
 from automap.cost.kernels.loop_fills import is_fill
@@ -18,12 +19,13 @@ from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
 from automap.cost.kernels.on_core import CoreWork, OnCore, core_work
 from automap.cost.kernels.ragged_products import executed_flops, executed_shape
 from automap.cost.kernels.ring_operands import Operand, Operands
+from automap.cost.kernels.unaligned_rows import ProductRows, RowFactors, row_factors
 from automap.cost.profile.shapes import KernelShape, kernel_shape
 from automap.program.problem import Problem
 from automap.program.work import rate_dtype
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.kernels import Access, Kernel
-from hlo_tools.graph import Op
+from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     CONTRACTIONS,
     LOOP_ENTER,
@@ -49,7 +51,9 @@ class KernelTable:
     its claim to the memory on the chip; 0 if it has none. `efficiency` is the fraction of the peak
     that a user stated of a kernel; 0 is the device's own. `effects` are the tables of the backend's
     effects (`automap.backends.effects`), `column_sums` the sums over rows that kernels are part of,
-    `on_core` what they do within the cores, `convolutions` those that a library computes.
+    `on_core` what they do within the cores, `convolutions` those that a library computes,
+    `product_rows` the rows of products, where those that are not aligned are slower, `additions`
+    scatters that add atomically.
 
     Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
     `written_bytes` that it writes before it begins, `written_factors` the bit masks of the factors
@@ -83,6 +87,8 @@ class KernelTable:
     column_sums: ColumnSums
     on_core: OnCore
     convolutions: Convolutions
+    product_rows: ProductRows
+    additions: Additions
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value
@@ -112,6 +118,8 @@ class _Key:
     column_sum: ColumnSum | None
     core_work: CoreWork | None
     convolution: Convolution | None
+    rows: RowFactors | None
+    addition: Addition | None
 
 
 def _effect_key(uses: KernelUses, accessed: Sequence[Access]) -> tuple[tuple[int, ...], ...]:
@@ -155,7 +163,6 @@ def kernel_table(
     program = TracedKernels(problem, kernels, rows, numbers)
     has_blocks = backend.column_sums == "by blocks"
     by_blocks = column_sums(problem, kernels) if has_blocks else [None] * len(kernels)
-    cores, has_library = backend.core_numbers, backend.convolution_numbers is not None
     touched = [effect.uses(program) for effect in backend.effects]
     # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
@@ -192,8 +199,7 @@ def kernel_table(
             tuple(access_key(a) for a in accessed),
             tuple(_effect_key(use, accessed) for use in uses),
             by_blocks[number],
-            None if cores is None else core_work(problem.graph, op, rule, cores),
-            library_convolution(problem.graph, op, rule) if has_library else None,
+            *_special_work(problem.graph, op, rule, shape, backend),
         )
         # Python's dict keeps the order in which rows came up, which sums of seconds follow.
         row = index.setdefault(key, len(index))
@@ -248,6 +254,24 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         column_sums=ColumnSums.build([k.column_sum for k in keys]),
         on_core=OnCore.build([k.core_work for k in keys]),
         convolutions=Convolutions.build([k.convolution for k in keys]),
+        product_rows=ProductRows.build([k.shape for k in keys], [k.rows for k in keys]),
+        additions=Additions.build([k.addition for k in keys]),
+    )
+
+
+def _special_work(
+    graph: Graph, op: Op, rule: Rule, shape: KernelShape, backend: Backend
+) -> tuple[CoreWork | None, Convolution | None, RowFactors | None, Addition | None]:
+    """What no roofline says, of the backends that have it."""
+    cores = backend.core_numbers
+    has_library = backend.convolution_numbers is not None
+    has_rows = backend.alignment_numbers is not None
+    has_additions = backend.addition_numbers is not None
+    return (
+        None if cores is None else core_work(graph, op, rule, cores),
+        library_convolution(graph, op, rule) if has_library else None,
+        row_factors(graph, op, rule, shape) if has_rows else None,
+        addition(graph, op, rule) if has_additions else None,
     )
 
 

@@ -218,6 +218,8 @@ class CopiedCells:
             column_sums=table.column_sums.select(which, len(table.op_row)),
             on_core=table.on_core.select(which, len(table.op_row)),
             convolutions=table.convolutions.select(which, len(table.op_row)),
+            product_rows=table.product_rows.select(which, len(table.op_row)),
+            additions=table.additions.select(which, len(table.op_row)),
         )
 
     @cached_property

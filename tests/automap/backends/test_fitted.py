@@ -6,6 +6,8 @@ import pytest
 
 from automap.backends import BACKENDS, version_warnings
 from automap.backends.fitted import (
+    AdditionNumbers,
+    AlignmentNumbers,
     ColumnNumbers,
     ConvolutionNumbers,
     CoreNumbers,
@@ -18,7 +20,14 @@ from automap.backends.xla_tpu import LIBTPU
 from scripts.fit_backends import fit_errors
 
 
-OF_GPUS = (ColumnNumbers, ConvolutionNumbers, CoreNumbers, ScheduleNumbers)
+OF_GPUS = (
+    AdditionNumbers,
+    AlignmentNumbers,
+    ColumnNumbers,
+    ConvolutionNumbers,
+    CoreNumbers,
+    ScheduleNumbers,
+)
 FILES = {backend.fitted for backend in BACKENDS.values()} | {b.tiles for b in BACKENDS.values()}
 
 
@@ -27,8 +36,8 @@ def test_a_number_says_its_unit_what_it_was_fitted_on_and_its_error(file):
     shared, tiles, *gpus = (
         [f.name for f in fields(c)] for c in (SharedNumbers, TileNumbers, *OF_GPUS)
     )
-    # Tiles of all are libtpu's; sums over rows in blocks, work within cores, libraries and
-    # schedules are those of GPUs.
+    # Tiles of all are libtpu's; sums over rows in blocks, work within cores, libraries,
+    # rows that are not aligned, atomic additions and schedules are those of GPUs.
     others = {LIBTPU: tiles, BACKENDS["cuda"].fitted: [name for names in gpus for name in names]}
     assert sorted(entries(file)) == sorted([*others.get(file, []), *shared])
     for entry in entries(file).values():

@@ -2,12 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from automap.backends import backend_for
 from automap.cost.kernels.convolutions import filter_gradient_share, forward_share
 from automap.cost.kernels.on_core import seconds_per_number, sort_work, top_k_work
 from automap.topology import get_topology
+from automap.topology.measured.products import measured_products
 from automap.verify.gpu_kernels import gpu_kernel_seconds
 from hlo_tools.compiled.estimates import GpuEstimate, read_estimates
 from hlo_tools.jax_compat import text_to_proto
@@ -122,6 +124,42 @@ ENTRY %main (a: {dtype}[{m},{k}], b: {dtype}[{k},{n}]) -> {dtype}[{m},{n}] {{
 """)
 
     assert seconds("c64", 2048, 1024, 512) == seconds("f32", 4096, 1024, 1024)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "right", "summed", "share"),
+    [
+        (4097, 1024, "1024,4097", 0, "operand_share_of_2_bytes"),
+        (4098, 1024, "1024,4098", 0, "word_share_of_2_bytes"),
+        (4097, 1024, "4097,1024", 1, "result_share_of_2_bytes"),
+        (4096, 1026, "1026,4096", 0, "operand_share_of_2_bytes"),
+        (4096, 1024, "1024,4096", 0, None),
+    ],
+)
+def test_products_of_rows_that_are_not_aligned_take_what_the_planner_says(
+    n, k, right, summed, share
+):
+    seconds = _seconds(f"""
+%inside (a: bf16[4096,{k}], b: bf16[{right}]) -> bf16[4096,{n}] {{
+  %a = bf16[4096,{k}] parameter(0)
+  %b = bf16[{right}] parameter(1)
+  ROOT %d = bf16[4096,{n}] dot(%a, %b),
+    lhs_contracting_dims={{1}}, rhs_contracting_dims={{{summed}}}
+}}
+ENTRY %main (a: bf16[4096,{k}], b: bf16[{right}]) -> bf16[4096,{n}] {{
+  %a = bf16[4096,{k}] parameter(0)
+  %b = bf16[{right}] parameter(1)
+  ROOT %y = bf16[4096,{n}] fusion(%a, %b), kind=kCustom, calls=%inside
+}}
+""")
+    backend, device = backend_for("cuda"), get_topology("8xh100").device
+    if share is None:
+        table = measured_products("h100", "bf16")
+        assert seconds == pytest.approx(float(table.predict(np.array([[1, 4096, n, k]]))[0]))
+    else:
+        reached = getattr(backend.alignment_numbers, share) * device.peak_flops_per_s("bf16")
+        least = 2 * 4096 * n * k / reached
+        assert seconds == pytest.approx(least + backend.launch_gap_seconds)
 
 
 def test_a_transform_reads_and_writes():
