@@ -9,8 +9,9 @@ placements, drawn by the same policy before it has learnt anything. Rows are kep
 `--kept`, and are not made again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 import time
@@ -102,6 +103,7 @@ MODELS: Mapping[str, Published] = {
     "large RNNLM": Published(large_rnnlm, None, None, {4: (None, None, None, None, None, 33.46)}),
     "large NMT": Published(large_nmt, None, None, {4: (None, None, None, None, None, 35.84)}),
 }
+_CASES = [(name, gpus) for name, published in MODELS.items() for gpus in published.seconds]
 # By the rule that makes the paper's groups of each, and what the paper has of it.
 GROUPED: Mapping[
     str, tuple[Callable[[], Target], Callable[[PlacementProblem], np.ndarray], str]
@@ -128,12 +130,7 @@ BASELINES_HEADER = [
     "GPUs",
     "CPU",
     "one GPU",
-    "mapping",
-    "mincut",
-    "expert",
-    "heft",
-    "m-sct",
-    "memory",
+    *(each.__name__.replace("_", "-") for each in BASELINES),
     "best of these",
     "auto",
     "exact",
@@ -154,6 +151,7 @@ TOWERS_HEADER = [
     "seconds of a step",
     "most on a GPU, GB",
     "above the towers, %",
+    "learning off, seconds of a step",
 ]
 
 
@@ -181,15 +179,19 @@ def policy_cells(
     """The best without and with learning, and the seconds of a run that learns."""
     cells, seconds = [], 0.0
     for one in (replace(config, learning_rate=None), config):
-        runs = []
-        for seed in range(seeds):
-            begin = time.monotonic()
-            search.seed = seed
-            placed = policies.learnt(search, one, prior, updates)
-            runs.append(placed if prior is None else min(placed, prior, key=lambda p: p.rank))
-            seconds = time.monotonic() - begin
-        cells.append(text(runs))
+        begin = time.monotonic()
+        runs = list(_runs(search, one, prior, seeds, updates))
+        seconds = (time.monotonic() - begin) / seeds
+        cells.append(text([min(run, prior or run, key=lambda p: p.rank) for run in runs]))
     return cells, seconds
+
+
+def _runs(
+    search: Search, config: ReinforceConfig, prior: Placed | None, seeds: int, updates: int
+) -> Iterator[Placed]:
+    for seed in range(seeds):
+        search.seed = seed
+        yield policies.learnt(search, config, prior, updates)
 
 
 def text(runs: Sequence[Placed]) -> str:
@@ -336,17 +338,18 @@ def tower_rows(seeds: int, updates: int) -> list[list[str]]:
     parts = searched(operators, machine, has_splits=True)
     parts.deadline = Deadline.after(AUTO_SECONDS)
     rows.append(_tower_row("auto, operators in parts too", parts, auto(parts), base))
-    runs = []
-    for seed in range(seeds):
-        search.seed = seed
-        runs.append(policies.learnt(search, colocrl.PAPERS, None, updates))
-    best = min(runs, key=lambda p: p.rank)
-    rows.append(_tower_row(f"colocrl, the best of {seeds} seeds", search, best, base))
+    unlearnt, learnt = (
+        min(_runs(search, config, None, seeds, updates), key=lambda p: p.rank)
+        for config in (replace(colocrl.PAPERS, learning_rate=None), colocrl.PAPERS)
+    )
+    own = _tower_row(f"colocrl, the best of {seeds} seeds", search, learnt, base)
+    rows.append([*own, text([unlearnt])])
     # Beside them what the towers' own graph allows: each operator of each tower anywhere.
     apart.deadline = Deadline.after(AUTO_SECONDS)
     freed = descended(apart, base)
     rows.append(_tower_row("towers, and a descent from there", apart, freed, base))
-    return rows
+    # What learns nothing has no learning to be turned off.
+    return [[*row, ""][: len(TOWERS_HEADER)] for row in rows]
 
 
 def _tower_row(name: str, search: Search, placed: Placed, base: Placed) -> list[str]:
@@ -362,9 +365,8 @@ def _groups(folder: Path, seeds: int, updates: int) -> list[list[str]]:
 
 def _baselines(folder: Path, seeds: int, updates: int) -> list[list[str]]:
     return [
-        kept(folder, f"baselines {name} {gpus}", lambda n=name, g=gpus: baseline_row(n, g))
-        for name, published in MODELS.items()
-        for gpus in published.seconds
+        kept(folder, f"baselines {name} {gpus}", partial(baseline_row, name, gpus))
+        for name, gpus in _CASES
     ]
 
 
@@ -373,10 +375,9 @@ def _policies(folder: Path, seeds: int, updates: int) -> list[list[str]]:
         kept(
             folder,
             f"policies {name} {gpus} {seeds} {updates}",
-            lambda n=name, g=gpus: policy_row(n, g, seeds, updates),
+            partial(policy_row, name, gpus, seeds, updates),
         )
-        for name, published in MODELS.items()
-        for gpus in published.seconds
+        for name, gpus in _CASES
     ]
 
 
