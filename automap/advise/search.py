@@ -35,6 +35,7 @@ from automap.cost.tables import Tables, build_tables
 from automap.deadline import Deadline
 from automap.errors import PlanError
 from automap.interrupts import note_interrupts
+from automap.option_values import check_positive
 from automap.plan.codec import decode, encode
 from automap.plan.file import layout, read
 from automap.plan.rates import LostRecord
@@ -72,6 +73,10 @@ class AdviceRequest:
     seed: int = 0
     cache_folder: Path | None = None
     versions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a budget that is no positive number."""
+        check_positive("budget", self.budget_seconds, "seconds")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ Spec = tuple[tuple[str, ...] | None, ...]
 """Per dimension: None when whole, else the mesh axes that split it, major first."""
 
 MAX_INTEGER: Final = 2**63 - 1
+# Many of these add up to a finite number.
+MAX_FLOAT: Final = 1e100
 
 DTYPES: Final = frozenset(
     "bool int1 int2 int4 int8 int16 int32 int64 uint1 uint2 uint4 uint8 uint16 uint32 uint64 "
@@ -63,12 +65,16 @@ def check_version(got: object, version: int, remedy: str) -> None:
 
 
 def check_numbers(record: object) -> None:
-    """Refuse a number among the fields of a dataclass that is negative, NaN or infinite."""
+    """Refuse a number among the fields of a dataclass that is negative, NaN, infinite or so large
+    that sums of such are.
+    """
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         value = getattr(record, field.name)
         # NaN compares false with everything, so this asks for what is allowed.
         if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
             raise refuse(field.name, value, "a finite number >= 0")
+        if isinstance(value, float) and value > MAX_FLOAT:
+            raise refuse(field.name, value, f"a number from 0 to {MAX_FLOAT:g}")
         if isinstance(value, int) and not 0 <= value <= MAX_INTEGER:
             raise refuse(field.name, value, f"an integer from 0 to {MAX_INTEGER}")
 

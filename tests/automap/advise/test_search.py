@@ -227,6 +227,7 @@ def test_machines_that_time_did_not_allow_are_not_said_to_be_too_small(tmp_path)
         (["--batch", "8", "--batch-arg", "size"], "say with --batch-arg which parameter"),
         (["-o", "rows.txt"], "ends in .json"),
         (["--fit", "gpu<=4"], "--fit: got"),
+        (["--budget", "nan"], "budget nan: must be a positive number of seconds"),
     ],
 )
 def test_bad_options_are_usage_errors(options, message, tmp_path):

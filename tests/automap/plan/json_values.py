@@ -6,12 +6,13 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
+from automap.plan.checks import MAX_FLOAT
 from automap.plan.rates import ChangeKind
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 count = st.integers(0, 2**63 - 1)
-amount = st.floats(0, allow_nan=False, allow_infinity=False)
+amount = st.floats(0, MAX_FLOAT)
 digest = st.text("0123456789abcdef", min_size=64, max_size=64)
 
 

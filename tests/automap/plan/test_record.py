@@ -152,6 +152,9 @@ def test_refuses_records_that_do_not_agree(edit, match):
 def test_a_plan_built_in_python_is_checked_too():
     with pytest.raises(PlanError, match=r"^seconds: got inf; allowed: a finite number >= 0"):
         dataclasses.replace(plan().search, seconds=float("inf"))
+    # Finite, and its sum with another is not.
+    with pytest.raises(PlanError, match=r"^seconds: got 1e\+308; allowed: a number from 0 to 1e"):
+        dataclasses.replace(plan().search, seconds=1e308)
     with pytest.raises(PlanError, match=r"^inputs\[0\]\.spec: got \(\); allowed: 2 entries"):
         first = dataclasses.replace(plan().inputs[0], spec=())
         dataclasses.replace(plan(), inputs=(first,))
