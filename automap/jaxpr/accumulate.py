@@ -20,6 +20,7 @@ import jax
 from automap.errors import InputError
 from automap.jax_compat import weak_shape
 from automap.jaxpr.microbatch import separate
+from automap.jaxpr.microbatch.batches import sample_count
 from automap.jaxpr.microbatch.loops import run
 from automap.jaxpr.microbatch.separate import batch_leaves
 from automap.step.call import TracedCall
@@ -39,7 +40,7 @@ def accumulated(call: TracedCall, microbatches: int) -> Any:
 def microbatch_counts(call: TracedCall) -> Iterator[int]:
     """Numbers of microbatches that a step may have, each at least twice the one before it."""
     try:
-        size = call.jaxpr.in_avals[batch_leaves(call)[0]].shape[0]
+        size = sample_count(call, batch_leaves(call))
     except InputError:
         return
     last = 1

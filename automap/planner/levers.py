@@ -245,9 +245,7 @@ class _Search:
         return is_fast and lever not in self.options.levers
 
     def _may_beat(self, outcome: Outcome, best: Outcome) -> bool:
-        """Whether one lever more is tried with an outcome, fits it or not: it is taken to cost
-        seconds, though computing a value again may be faster than reading it.
-        """
+        """Whether one lever more is tried with an outcome: it is taken to cost seconds."""
         fastest = min(outcome.context.refused_seconds, outcome.context.fitting_seconds)
         least = fastest * (1 + default_policy().lever_gain)
         return not self.fits(best) or least < best.best.estimate.step_seconds

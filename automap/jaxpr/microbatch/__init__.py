@@ -4,6 +4,7 @@ batch.
 `automap.runtime.microbatched` runs such a program on one device, `automap.runtime.pipeline` on the
 devices of stages.
 
+`automap.jaxpr.microbatch.batches`   which leaves of a call may be its batch
 `automap.jaxpr.microbatch.build`     making equations: those of a traced function, over
                                      variables of a program that is being built
 `automap.jaxpr.microbatch.loops`     a step's microbatches as loops: the program of `separate`

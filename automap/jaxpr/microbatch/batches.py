@@ -28,6 +28,12 @@ _BACKWARD: Final = "transpose("
 _ARGUMENT: Final = 2
 
 
+def sample_count(call: TracedCall, batch: Leaves) -> int:
+    """How many samples the leaves of a batch hold."""
+    size: int = call.jaxpr.in_avals[batch[0]].shape[0]
+    return size
+
+
 def candidates(call: TracedCall) -> list[Leaves]:
     """The arrays that may be the batch, those of one leading size together; most arrays first."""
     state = set(call.state.values())
@@ -69,7 +75,7 @@ def carried(call: TracedCall) -> list[Leaves]:
 def with_state(call: TracedCall, leaves: Leaves) -> Iterator[Leaves]:
     """The leaves and the state that has as many entries, if there is some."""
     avals = call.jaxpr.in_avals
-    size = avals[leaves[0]].shape[0]
+    size = sample_count(call, leaves)
     state = {n for n in call.state.values() if avals[n].shape[:1] == (size,)}
     if not state <= set(leaves):
         yield tuple(sorted({*leaves, *state}))

@@ -31,6 +31,7 @@ from automap.jaxpr.microbatch.batches import (
     Leaves,
     candidates,
     carried,
+    sample_count,
     with_state,
     without_one_part,
 )
@@ -163,7 +164,7 @@ def _traces(
     call: TracedCall, batch: tuple[int, ...], microbatches: int, rewritten: Rewrite
 ) -> tuple[JaxprPair, Sequence[int]]:
     """The step with the whole batch and with one microbatch, and which leaves its inputs are of."""
-    size = call.jaxpr.in_avals[batch[0]].shape[0]
+    size = sample_count(call, batch)
     if size % microbatches:
         raise InputError(
             f"microbatches={microbatches}: the batch of {size} samples cannot be divided; give a "
@@ -270,7 +271,7 @@ def batch_leaves(call: TracedCall) -> Leaves:
         return groups[0]
 
     def along(leaves: Leaves) -> MicrobatchProgram:
-        size = call.jaxpr.in_avals[leaves[0]].shape[0]
+        size = sample_count(call, leaves)
         fewest = next((n for n in range(2, size + 1) if size % n == 0), 2)
         return _separated_along(call, leaves, fewest, as_it_is, "runs")
 
@@ -333,7 +334,7 @@ def _first_traced(call: TracedCall, groups: Sequence[Leaves]) -> Leaves:
     the batch of a step that cannot be separated; else the first.
     """
     for leaves in groups:
-        size = call.jaxpr.in_avals[leaves[0]].shape[0]
+        size = sample_count(call, leaves)
         try:
             other_call(call, leaves, SMALLEST if size != SMALLEST else SMALLEST + 1)
         except NotSeparableError:
@@ -347,7 +348,7 @@ def other_call(call: TracedCall, batch: tuple[int, ...], samples: int) -> Traced
 
     Raises `NotSeparableError` if the step cannot be traced with it.
     """
-    size = call.jaxpr.in_avals[batch[0]].shape[0]
+    size = sample_count(call, batch)
     arrays = [weak_shape(aval) for aval in call.jaxpr.in_avals]
     for number in batch:
         whole = arrays[number]
