@@ -220,7 +220,7 @@ class Backend:
         bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
         if is_at_hand:
             return 1 / bytes_per_s
-        number = self.tile_numbers.slice_seconds(item_bytes) if self.pads(device) else 0.0
+        number = self.tile_numbers.register_seconds(item_bytes) if self.pads(device) else 0.0
         return 2 / bytes_per_s + number / item_bytes / device.cores
 
     def pads(self, device: Device) -> bool:

@@ -73,7 +73,8 @@ class TileNumbers:
     group_gradient_share: float
     group_tile_parts: int
     fast_fill_bytes: int
-    narrow_slice_seconds: float
+    narrow_seconds: float
+    narrow_products: tuple[str, ...]
     fourier_longest_pass: int
     fourier_pass_bytes: float
     fourier_turn_bytes: float
@@ -96,11 +97,11 @@ class TileNumbers:
         """The numbers of rows that smaller tiles hold, of numbers of so many bytes."""
         return {4: self.small_rows_of_4_bytes, 2: self.small_rows_of_2_bytes}.get(item_bytes, ())
 
-    def slice_seconds(self, item_bytes: int) -> float:
-        """Of a core, for each number of so many bytes that a kernel puts into a stack, beyond its
-        bytes.
+    def register_seconds(self, item_bytes: int) -> float:
+        """Of a core, for each number of so many bytes that a kernel takes through the registers,
+        beyond its bytes.
         """
-        return self.narrow_slice_seconds if item_bytes == _NARROW_BYTES else 0.0
+        return self.narrow_seconds if item_bytes == _NARROW_BYTES else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

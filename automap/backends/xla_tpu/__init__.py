@@ -8,7 +8,7 @@ from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
-from automap.backends.xla_tpu.narrow_slices import NarrowSliceEffect
+from automap.backends.xla_tpu.narrow_results import NarrowResultEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
 from hlo_tools.analyses.fuser import Fuser
@@ -27,7 +27,7 @@ EFFECTS: Final = (
     RowLayoutEffect(),
     FewRowsEffect(),
     FourierEffect(),
-    NarrowSliceEffect(_FUSER),
+    NarrowResultEffect(_FUSER),
 )
 
 XLA_TPU: Final = Backend(

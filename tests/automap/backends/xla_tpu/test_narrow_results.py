@@ -1,4 +1,4 @@
-"""What loops stack: what libtpu 0.0.51 gives kernels that put slices into stacks."""
+"""What loops stack and products make: what libtpu 0.0.51 gives their kernels."""
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +33,8 @@ def _gelu(x, made):
     return jax.nn.gelu(made + 1)
 
 
-def stack_seconds(stacked, dtype, topology):
-    """Of the kernels that fill the stack of a loop over products, a trip."""
+def kernel_seconds(stacked, dtype, topology, opcode):
+    """Of the kernels of an opcode of a loop over products that stacks something, a trip."""
 
     def step(weights, x):
         def body(x, w):
@@ -47,6 +47,10 @@ def stack_seconds(stacked, dtype, topology):
         jax.ShapeDtypeStruct((TRIPS, WIDTH, WIDTH), dtype),
         jax.ShapeDtypeStruct((ROWS, WIDTH), dtype),
     )
+    return _seconds(step, args, topology, opcode)
+
+
+def _seconds(step, args, topology, opcode):
     problem = problem_of(step, args)
     tables, space = build_tables(problem, "tpu"), Space(problem)
     priced = Evaluator(tables, problem.n_classes, get_topology(topology)).price_point(
@@ -56,7 +60,7 @@ def stack_seconds(stacked, dtype, topology):
     return sum(
         float(priced.kernel_seconds[row])
         for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True)
-        if ops[kernel.op].opcode == "dynamic-update-slice"
+        if ops[kernel.op].opcode == opcode
     )
 
 
@@ -74,7 +78,7 @@ def stack_seconds(stacked, dtype, topology):
 def test_a_stack_that_is_filled_by_itself_takes_what_the_compiler_says(
     topology, dtype, least, most, stacked
 ):
-    seconds = stack_seconds(stacked, dtype, topology)
+    seconds = kernel_seconds(stacked, dtype, topology, "dynamic-update-slice")
     assert 0.95 * least <= seconds * 1e6 <= 1.15 * most
 
 
@@ -82,6 +86,26 @@ def test_a_stack_that_is_filled_by_itself_takes_what_the_compiler_says(
 def test_what_a_product_makes_is_stacked_for_its_bytes(stacked):
     topology = get_topology("v5e:2x2")
     written = 2 * ROWS * WIDTH / topology.device.memory_bytes_per_s("elementwise")
-    seconds = stack_seconds(stacked, "bfloat16", "v5e:2x2")
+    seconds, as_heads = (
+        kernel_seconds(each, "bfloat16", "v5e:2x2", "dynamic-update-slice")
+        for each in (stacked, _heads)
+    )
     assert seconds == pytest.approx(written)
-    assert seconds < stack_seconds(_heads, "bfloat16", "v5e:2x2") / 3
+    assert seconds < as_heads / 3
+
+
+def product_seconds(dtype, topology):
+    """Of a product of 2,048 x 128 and 128 x 512 numbers."""
+    args = (jax.ShapeDtypeStruct((2048, 128), dtype), jax.ShapeDtypeStruct((128, 512), dtype))
+    return _seconds(jnp.matmul, args, topology, "dot")
+
+
+def test_short_sums_in_two_bytes_take_the_time_of_the_registers():
+    # As in a step of GPT in parts, with a gather beside.
+    assert product_seconds("bfloat16", "v5e:2x2") * 1e6 == pytest.approx(8.4, rel=0.25)
+
+
+def test_newer_vector_units_compute_in_two_bytes():
+    on_new = product_seconds("bfloat16", "v6e:2x2")
+    assert on_new < product_seconds("float32", "v6e:2x2")
+    assert on_new < product_seconds("bfloat16", "v5e:2x2") / 3
