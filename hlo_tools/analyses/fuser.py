@@ -1,5 +1,6 @@
 """What a backend's fusion passes do, as `hlo_tools.analyses.kernels` asks it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +11,7 @@ from hlo_tools.opcodes import (
     ELEMENTWISE,
     GATHER,
     OWN_KERNEL,
+    REDUCTIONS,
     RESHAPE,
     STRUCTURAL,
     VIEWS,
@@ -68,8 +70,8 @@ def made_in_products(graph: Graph, fuser: Fuser) -> list[bool]:
     inputs, what loops carry, and parts and broadcasts of these.
 
     Not what a sum goes into, as in a normalization, nor what lies in another order of dimensions:
-    these need all of the product's result first. None where kernels have one result, or products
-    are fused with nothing.
+    these need all of the product's result first. Nor what is summed itself, which the kernel of the
+    product does instead. None where kernels have one result, or products are fused with nothing.
     """
     if fuser.products != "fused" or fuser.results != "several":
         return [False] * len(graph.values)
@@ -85,7 +87,23 @@ def made_in_products(graph: Graph, fuser: Fuser) -> list[bool]:
             latest = _THERE if is_view and latest == _THERE else _APART
         for value in op.outputs:
             made[value] = latest if graph.varies[value] else _THERE
-    return [kind == _BY_PRODUCT for kind in made]
+    summed = _summed(graph, made)
+    return [kind == _BY_PRODUCT and value not in summed for value, kind in enumerate(made)]
+
+
+def _summed(graph: Graph, made: Sequence[int]) -> set[int]:
+    """Of what products make, what a reduction takes, and all that is computed of that element by
+    element, before the reduction or beside it.
+    """
+    summed: set[int] = set()
+    by_element = [op for op in graph.ops if op.opcode not in CONTRACTIONS]
+    for op in reversed(by_element):
+        if op.opcode in REDUCTIONS or any(v in summed for v in op.outputs):
+            summed.update(v for v in op.inputs if made[v] == _BY_PRODUCT)
+    for op in by_element:
+        if any(v in summed for v in op.inputs):
+            summed.update(v for v in op.outputs if made[v] == _BY_PRODUCT)
+    return summed
 
 
 def _keeps_dims(graph: Graph, op: Op) -> bool:
