@@ -21,7 +21,7 @@ import numpy as np
 from automap.backends.fitted import TileNumbers
 from automap.program.problem import Problem
 from automap.topology.model import Device
-from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.accesses import Kernel
 
 
 @dataclass(frozen=True, slots=True)

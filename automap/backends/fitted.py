@@ -106,13 +106,14 @@ class TileNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnNumbers:
-    """Numbers of a backend that sums over rows by blocks; the table of the same name in its file
-    says what each is, and its unit.
+    """Numbers of a backend that sums by blocks; the table of the same name in its file says what
+    each is, and its unit.
     """
 
     column_block_bytes: int
     column_block_bytes_per_s: float
     column_split_rows: int
+    strided_tile_share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,7 @@ class CoreNumbers:
     core_row_seconds: float
     sort_share: float
     window_share: float
+    line_share: float
     window_part: int
     kept_bytes: float
     place_bytes: int
@@ -210,7 +212,7 @@ def tile_numbers(file: FittedFile) -> TileNumbers:
 
 @cache
 def column_numbers(file: FittedFile) -> ColumnNumbers:
-    """The numbers of sums over rows of a file."""
+    """The numbers of sums by blocks of a file."""
     return ColumnNumbers(**_values(file, ColumnNumbers))
 
 

@@ -26,8 +26,8 @@ import numpy as np
 from automap.cost.edges.loops import innermost_loops
 from automap.cost.shardings import Shardings
 from automap.program.problem import Problem
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.host_memory import HostMemory
-from hlo_tools.analyses.kernels import Kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ import numpy as np
 
 from automap.cost.memory import TEMPORARY_KIND, BufferTable
 from automap.program.problem import Problem
-from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
 

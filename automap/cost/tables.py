@@ -43,8 +43,9 @@ from automap.cost.traffic import Collectives, collectives
 from automap.cost.traffic.turned import with_turned
 from automap.program.problem import Problem
 from automap.topology.model import Platform
+from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.host_memory import HostMemory, host_memory
-from hlo_tools.analyses.kernels import Access, Kernel, kernels, kernels_apart
+from hlo_tools.analyses.kernels import kernels, kernels_apart
 from hlo_tools.analyses.liveness import (
     Buffers,
     Places,

@@ -23,7 +23,8 @@ from automap.jaxpr.sites import parse_site
 from automap.program.problem import Problem
 from automap.streams.products import MergeClass, Product, matrix_product, merge_class
 from automap.topology.model import OpClass
-from hlo_tools.analyses.kernels import Kernel, kernels
+from hlo_tools.analyses.accesses import Kernel
+from hlo_tools.analyses.kernels import kernels
 from hlo_tools.analyses.liveness import stored_bytes
 from hlo_tools.graph import Op
 from hlo_tools.opcodes import (

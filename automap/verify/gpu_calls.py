@@ -24,7 +24,13 @@ from automap.cost.kernels.convolutions import (
     vector_seconds,
     winograd_tiles,
 )
-from automap.cost.kernels.on_core import seconds_per_number, sort_work, top_k_work
+from automap.cost.kernels.on_core import (
+    is_line_convolution,
+    line_work,
+    seconds_per_number,
+    sort_work,
+    top_k_work,
+)
 from automap.cost.kernels.unaligned_rows import LocalProducts, has_slow_rows, least_seconds
 from automap.topology.gpu_devices import has_matrix_units
 from automap.topology.measured.products import measured_products, measured_types
@@ -88,6 +94,11 @@ def _convolution(
         else:
             ends = (results, read) if target == _BACKWARD_INPUT else (read, results)
             share = forward_share(*ends, DTYPE_BITS[left.dtype] / 8, numbers)
+    cores = backend.core_numbers
+    if cores is not None and is_line_convolution(instruction):
+        work = line_work(instruction, DTYPE_BITS[left.dtype] / 8, cores)
+        n_results = prod((left if target == _BACKWARD_INPUT else result).dims)
+        return n_results * seconds_per_number(*work, cores, device)
     return flops / (peak * float(share))
 
 

@@ -30,7 +30,8 @@ A sum over rows. XLA takes what all threads of a warp read together, as a row's 
 bytes of each. But a warp asks for it once: operands and results, and no more, go through the blocks
 that sum, as in `automap.cost.kernels.column_sums`                  -> in: `_slowest_sum_seconds`
 
-    w <= bytes / (max(1, kept * width / column_block_bytes) * column_block_bytes_per_s)
+    blocks = max(1, kept * width / column_block_bytes)
+    w <= bytes / min(bandwidth, blocks * column_block_bytes_per_s)
 
 A scatter into an array that is there. XLA takes it to read and write all of that. But it reads and
 writes what it updates                                            -> in: `_slowest_scatter_seconds`
@@ -39,6 +40,12 @@ writes what it updates                                            -> in: `_slowe
 
 unless its additions meet at few numbers, which takes as long as the planner has it
                                                                      -> in: `_addition_seconds`
+
+One kind is no faster: rows in tiles, of which a tile has the same one of several matrices
+(`hlo_tools.analyses.passes`). XLA takes them for as fast as others
+                                                                   -> in: `_holds_strided_rows`
+
+    w >= bytes / (bandwidth * strided_tile_share)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -59,6 +66,7 @@ from automap.verify.gpu_calls import (
     shape_bytes,
     unaligned_seconds,
 )
+from hlo_tools.analyses.passes import repeats_matrices
 from hlo_tools.compiled.estimates import GpuEstimate
 from hlo_tools.graph import DTYPE_BITS
 from hlo_tools.module import Computation, Instruction, Module, Shape
@@ -67,6 +75,8 @@ from hlo_tools.opcodes import CUSTOM_CALL, FFT, NO_TIME, SLICES
 
 MEASURED: Final = "measured product"
 _CACHE_SPEEDUP: Final = 2.5
+# The kind of a kernel of tiles that is no product.
+_TILED: Final = "__triton"
 _UNSAID: Final = frozenset({"copy", CUSTOM_CALL, FFT})
 
 
@@ -142,7 +152,10 @@ def gpu_kernel_seconds(
             _slowest_scatter_seconds(inside, moved_bytes, device),
         )
         if inside and column_numbers is not None:
-            most = min(most, _slowest_sum_seconds(instruction, inside, column_numbers))
+            most = min(most, _slowest_sum_seconds(instruction, inside, column_numbers, device))
+            if estimate.kind == _TILED and _holds_strided_rows(inside):
+                share = column_numbers.strided_tile_share
+                work = max(work, moved_bytes / (_streamed_bytes_per_s(device) * share))
         least = _addition_seconds(inside, device, backend)
         return max(min(work, most) + gap_seconds, least + gap_seconds, device.launch_seconds)
 
@@ -260,7 +273,10 @@ def _streamed_bytes_per_s(device: Device) -> float:
 
 
 def _slowest_sum_seconds(
-    instruction: Instruction, computations: Sequence[Computation], numbers: ColumnNumbers
+    instruction: Instruction,
+    computations: Sequence[Computation],
+    numbers: ColumnNumbers,
+    device: Device,
 ) -> float:
     """The most that a kernel of `computations`, its own first, takes for sums over rows, or inf."""
     sums = [s for computation in computations for s in _column_sums(computation)]
@@ -269,7 +285,17 @@ def _slowest_sum_seconds(
     blocks = max(max(row_bytes for _, row_bytes in sums) / numbers.column_block_bytes, 1.0)
     read = _read_bytes(computations[0])
     written = shape_bytes(instruction.shape)
-    return (read + written) / (blocks * numbers.column_block_bytes_per_s)
+    by_blocks = blocks * numbers.column_block_bytes_per_s
+    return (read + written) / min(by_blocks, _streamed_bytes_per_s(device))
+
+
+def _holds_strided_rows(computations: Iterable[Computation]) -> bool:
+    """Whether a kernel of tiles needs rows of an array that repeats over matrices."""
+    return any(
+        i.opcode == "broadcast" and repeats_matrices(i.dimensions, i.shape.dims)
+        for computation in computations
+        for i in computation.instructions
+    )
 
 
 def _column_sums(computation: Computation) -> Iterator[tuple[int, float]]:

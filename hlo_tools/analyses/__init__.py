@@ -1,5 +1,6 @@
 """What follows from a graph alone, whatever machine it will run on; each module is one analysis.
 
+`hlo_tools.analyses.accesses`     what a kernel is: an op and the memory that it touches
 `hlo_tools.analyses.batches`      ops that have one rule, together: a large graph has few
                                   different rules, so work is done per rule
 `hlo_tools.analyses.conflicts`    conflicts: places where groups compete, as explicit objects
@@ -19,6 +20,7 @@
 `hlo_tools.analyses.host_memory`  what is in the host's memory, and what brings it there and back
 `hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves, and
                                   which float32 values are kept as bfloat16
+`hlo_tools.analyses.passes`       what kernels that are fused read once, and which hold rows whole
 `hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward
                                   pass, which the update
 `hlo_tools.analyses.regions`      regions: the part of a linkage group around its weights,

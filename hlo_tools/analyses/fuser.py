@@ -27,6 +27,9 @@ class Fuser:
     for nothing else (beta of a matrix library's C = A B + beta C), `tables` whether an input that
     rows are looked up in is converted whole before, or only those rows, `slices` whether a product
     loads a part whose offset is known at run time from the array that it is cut of, or from a copy,
+    `stacks` whether a part that is written into an array is read of it before,
+    `sums` whether what waits for a sum reads its arrays once more, but for sums of rows that are
+    worked on in tiles, or has what the sum has read,
     `lookups` whether looking up by index is a kernel, or a part of those that use what it makes,
     `casts` whether a contraction converts all operands as it loads them, or only to wider types.
 
@@ -45,6 +48,8 @@ class Fuser:
     remade: Literal["cheap", "if all read less"] = "cheap"
     lookups: Literal["apart", "fused"] = "apart"
     casts: Literal["all", "widening"] = "all"
+    sums: Literal["end a pass", "hand on"] = "hand on"
+    stacks: Literal["written", "read and written"] = "read and written"
 
     def runs_apart(self, op: Op) -> bool:
         """Whether an op is a kernel of its own whatever uses it."""

@@ -27,15 +27,17 @@ Two programs that run one after the other fuse nothing over what one leaves for 
 
 Elementwise kernels and reductions between two kernels of other kinds are fused to one with several
 results where the backend does so: what one of them reads or writes, the later ones have
-                                                                            -> in: `_share_reads`
+                                                     -> in: `hlo_tools.analyses.passes`
 """
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
+from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.fuser import Fuser, stacks_in_products
+from hlo_tools.analyses.passes import share_reads
 from hlo_tools.graph import DTYPE_BITS, PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
@@ -55,25 +57,6 @@ from hlo_tools.opcodes import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """A stored value that a kernel reads or writes, and how many bytes of the whole (unsharded)
-    value.
-    """
-
-    value: int
-    n_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One op that runs by itself: stored values read and written."""
-
-    op: int
-    reads: tuple[Access, ...]
-    writes: tuple[Access, ...]
-
-
 # No limit: all bytes of a value.
 _WHOLE = 1 << 62
 # A value used twice is kept if remaking it reads more than this many times its own bytes, before it
@@ -83,7 +66,7 @@ _RECOMPUTE_RATIO = 1.5
 
 def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
     """Kernels in program order; `n_bytes` are those of each value where it is in memory."""
-    return _share_reads(graph, fuser, _each(graph, fuser, n_bytes, ()))
+    return _shared(graph, fuser, _each(graph, fuser, n_bytes, ()))
 
 
 def _each(
@@ -110,6 +93,8 @@ def _each(
         reads: dict[int, int] = {}
         # What a product makes is at hand where its kernel stacks it.
         for position, value in enumerate(() if index in in_products else op.inputs):
+            if position == 0 and op.opcode == DYNAMIC_UPDATE_SLICE and fuser.stacks == "written":
+                continue
             part = _part_of_operand(n_bytes, op, position)
             for source, n_read in sources.reads(value):
                 reads[source] = max(reads.get(source, 0), min(n_read, part))
@@ -151,7 +136,7 @@ def kernels_apart(
     second = [kernel for kernel in apart if is_later[kernel.op]]
     # Each program has at hand what its own kernels read. A stable sort: of one op, what it prepares
     # comes first.
-    both = [*_share_reads(graph, fuser, first), *_share_reads(graph, fuser, second)]
+    both = [*_shared(graph, fuser, first), *_shared(graph, fuser, second)]
     return sorted(both, key=lambda kernel: kernel.op)
 
 
@@ -201,25 +186,8 @@ def _prepared(
             yield Kernel(op=loop, reads=(read,), writes=(written,))
 
 
-def _share_reads(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
-    """The same kernels; a read of what the fused ones before have at hand moves no bytes."""
-    if fuser.results != "several":
-        return kernels
-    result: list[Kernel] = []
-    at_hand: set[int] = set()
-    trips = 1
-    for kernel in kernels:
-        op = graph.ops[kernel.op]
-        # A kernel of another kind, or the edge of a loop, ends a run of kernels that are fused.
-        if op.opcode in OWN_KERNEL or op.trip_count != trips:
-            at_hand.clear()
-            trips = op.trip_count
-        if op.opcode not in OWN_KERNEL:
-            reads = tuple(replace(a, n_bytes=0) if a.value in at_hand else a for a in kernel.reads)
-            at_hand.update(a.value for a in (*kernel.reads, *kernel.writes))
-            kernel = replace(kernel, reads=reads)
-        result.append(kernel)
-    return result
+def _shared(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
+    return [*share_reads(graph, fuser, kernels)] if fuser.results == "several" else kernels
 
 
 def _part_of_operand(n_bytes: Sequence[int], op: Op, position: int) -> int:

@@ -50,8 +50,8 @@ from typing import Literal
 
 import numpy as np
 
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.invariants import equal_stacks, passed_on
-from hlo_tools.analyses.kernels import Kernel
 from hlo_tools.analyses.phases import Phase, awaited_by_products
 from hlo_tools.graph import Graph, Op, Value, sources_by_output
 from hlo_tools.opcodes import (

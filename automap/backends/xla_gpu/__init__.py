@@ -123,6 +123,8 @@ XLA_GPU: Final = Backend(
         lookups="fused",
         # What a product would load must be no larger than its operand (gemm_fusion.cc).
         casts="widening",
+        sums="end a pass",
+        stacks="written",
     ),
     protocols=NCCL,
     compiled=CompiledCollectives(

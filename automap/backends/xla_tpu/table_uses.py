@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 import math
 
-from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import DENSE_CONTRACTIONS, STRUCTURAL
 

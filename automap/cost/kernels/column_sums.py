@@ -23,7 +23,7 @@ from automap.backends import ColumnNumbers
 from automap.cost.kernels.matrix_tiles import FactorSizes, rows_of_copies
 from automap.cost.shardings import Shardings
 from automap.program.problem import Problem
-from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.graph import DTYPE_BITS, Graph
 from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, OWN_KERNEL, REDUCTIONS
 from hlo_tools.rules.rule import DimFactors

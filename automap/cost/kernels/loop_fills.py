@@ -19,7 +19,7 @@ from dataclasses import replace
 import math
 from typing import Literal
 
-from hlo_tools.analyses.kernels import Access, Kernel
+from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import LOOP_ENTER

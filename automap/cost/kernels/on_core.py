@@ -14,9 +14,13 @@ beside what is read from and written to the device's memory:
     windows              each result reads the numbers of its window, of a cumulative sum those of a
                          part of `window_part` of it
                              N taps w / (e_window S B)
-                                             -> in: `core_work`, `sort_work`, `top_k_work`
+    convolutions         of each feature by itself along one dimension, for which the library has no
+                         kernel but its general one: each result reads the numbers of its window
+                             N taps w / (e_line S B)
+                               -> in: `core_work`, `sort_work`, `top_k_work`, `line_work`
 
-The shares are data of the backend, fitted on one H200 (docs/reports/step_times.md).
+The shares are data of the backend, fitted on one H200 (docs/reports/step_times.md), e_line on one
+H100.
 """
 
 from collections.abc import Sequence
@@ -32,7 +36,8 @@ from automap.cost.shardings import Shardings
 from automap.topology.gpu_devices import core_count
 from automap.topology.model import Device
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
-from hlo_tools.opcodes import SORT, TOP_K
+from hlo_tools.module import Instruction
+from hlo_tools.opcodes import CONVOLUTION, SORT, TOP_K
 from hlo_tools.rules import Rule
 
 
@@ -123,6 +128,9 @@ def core_work(graph: Graph, op: Op, rule: Rule, numbers: CoreNumbers) -> CoreWor
         taps = math.prod(w.size for w in op.instruction.attributes.window)
         read = min(taps, numbers.window_part) * _item_bytes(graph, op.inputs[0])
         each = read / numbers.window_share, 0.0
+    elif op.opcode == CONVOLUTION and is_line_convolution(op.instruction):
+        dims, factors = graph.values[op.outputs[0]].dims, rule.results[0]
+        each = line_work(op.instruction, _item_bytes(graph, op.inputs[0]), numbers)
     else:
         return None
     sizes = [1] * len(rule.factors)
@@ -145,6 +153,20 @@ def top_k_work(row: int, kept: int, numbers: CoreNumbers) -> tuple[float, float]
     share = row / min(_MOST_THREADS, max(row // kept, 1))
     inserted = kept * (1 + math.log(max(share / kept, 1.0)))
     return min(1.0, inserted / share) * kept * numbers.kept_bytes, 0.0
+
+
+def is_line_convolution(instruction: Instruction) -> bool:
+    """Whether a convolution, or a library's call of one, is of groups along one dimension."""
+    window = instruction.attributes.window
+    return instruction.attributes.feature_group_count > 1 and (sum(w.size > 1 for w in window) == 1)
+
+
+def line_work(
+    instruction: Instruction, n_bytes: float, numbers: CoreNumbers
+) -> tuple[float, float]:
+    """(bytes, rows) for each result of such a convolution of numbers of `n_bytes`."""
+    taps = math.prod(w.size for w in instruction.attributes.window)
+    return taps * n_bytes / numbers.line_share, 0.0
 
 
 def _item_bytes(graph: Graph, value: int) -> int:

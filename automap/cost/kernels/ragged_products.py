@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from automap.backends import Backend
 from automap.cost.profile.shapes import KernelShape
+from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.flops import flops, ragged_groups, ragged_operands
-from hlo_tools.analyses.kernels import Access, Kernel
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import RAGGED_DOT
 from hlo_tools.rules import Rule

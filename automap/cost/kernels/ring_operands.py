@@ -23,7 +23,7 @@ import math
 from typing import TypeAlias
 
 from automap.backends import TileNumbers
-from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import EACH_ELEMENT, SAME_PLACES, SLICES

@@ -15,6 +15,8 @@ bytes   where the backend pads, are those of whole tiles of memory: each `automa
 
 Sums over rows, and what is in a kernel with one, move no more than a few blocks do on backends that
 sum so                                                 -> in: `automap.cost.kernels.column_sums`
+Where blocks hold the same row of several matrices they reach `strided_tile_share` of the bandwidth
+(`hlo_tools.analyses.passes`)
 
 Sorts, top-k and sums over windows take time within the cores besides, and convolutions what a
 library reaches, on backends that have them so               -> in: `automap.cost.kernels.on_core`,
@@ -154,9 +156,10 @@ class Roofline:
         is_fast = table.is_fill & (moved <= numbers.fast_fill_bytes * device.cores) & has_tiles
         bytes_per_s = np.where(is_fast, fast, self._bytes_per_s)
         columns, column_numbers = table.column_sums, self._backend.column_numbers
-        if column_numbers is not None and len(columns.kernels):
+        if column_numbers is not None:
+            share = np.where(table.is_strided, column_numbers.strided_tile_share, 1.0)
             bytes_per_s = limit_by_blocks(
-                bytes_per_s, columns, table.op_row, sharding, column_numbers
+                bytes_per_s * share, columns, table.op_row, sharding, column_numbers
             )
         core_numbers, library = self._backend.core_numbers, self._backend.convolution_numbers
         if core_numbers is not None and len(table.on_core.kernels):

@@ -4,7 +4,7 @@
 Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,8 @@ from automap.cost.profile.shapes import KernelShape, kernel_shape
 from automap.program.problem import Problem
 from automap.program.work import rate_dtype
 from automap.topology.model import OP_CLASSES, OpClass
-from hlo_tools.analyses.kernels import Access, Kernel
+from hlo_tools.analyses.accesses import Access, Kernel
+from hlo_tools.analyses.passes import strided_tiles
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     CONTRACTIONS,
@@ -72,6 +73,7 @@ class KernelTable:
     cut_dims: np.ndarray
     kernel_class: np.ndarray
     is_fill: np.ndarray
+    is_strided: np.ndarray
     side_sizes: np.ndarray
     groups: GroupTiles
     flops: np.ndarray
@@ -108,6 +110,7 @@ class _Key:
     operands: tuple[Operand, Operand]
     kernel_class: OpClass
     is_fill: bool
+    is_strided: bool
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     sizes: tuple[int, ...]
     flops: int
@@ -161,8 +164,7 @@ def kernel_table(
         return rows[value], access.n_bytes, near
 
     program = TracedKernels(problem, kernels, rows, numbers)
-    has_blocks = backend.column_sums == "by blocks"
-    by_blocks = column_sums(problem, kernels) if has_blocks else [None] * len(kernels)
+    by_blocks, strided = _sums_by_blocks(problem, kernels, backend)
     touched = [effect.uses(program) for effect in backend.effects]
     # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
@@ -173,7 +175,7 @@ def kernel_table(
         for use in uses:
             accessed.extend(Access(v, 0) for v in use.deciding - {a.value for a in accessed})
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
-        # Edge, row, sizes and operands count for products only, whose sums may be scattered.
+        # Of products only, whose sums may be scattered.
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
         shape = kernel_shape(problem.graph, op, rule, rate_dtype(problem.graph, op, rule))
         shape = executed_shape(shape, op, rule, backend)
@@ -185,11 +187,12 @@ def kernel_table(
             -1 if product is None else edges[kernel.op],
             -1 if product is None else rows[product],
             () if product is None else problem.graph.values[product].dims,
-            _NOTHING
-            if product is None
-            else operands.product_operands(op, rule, kernel, problem.phases[kernel.op]),
+            operands.product_operands(op, rule, kernel, problem.phases[kernel.op])
+            if product is not None
+            else _NOTHING,
             _kernel_class(problem, op, kernel),
             is_fill(problem.graph, kernel),
+            kernel.op in strided,
             sides[id(rule)],
             # Sizes would tell kernels apart that no tile rounds: only where a side has factors.
             tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
@@ -208,6 +211,17 @@ def kernel_table(
         counts[row] += op.trip_count
         row_of_kernel.append(row)
     return _columns(list(index), counts, backend), row_of_kernel
+
+
+def _sums_by_blocks(
+    problem: Problem, kernels: Sequence[Kernel], backend: Backend
+) -> tuple[Sequence[ColumnSum | None], Collection[int]]:
+    """The sum over rows that each kernel is part of, and the ops whose kernels hold the same row of
+    several matrices.
+    """
+    if backend.column_sums != "by blocks":
+        return [None] * len(kernels), ()
+    return column_sums(problem, kernels), strided_tiles(problem.graph, kernels)
 
 
 def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTable:
@@ -235,6 +249,7 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         cut_dims=_operand_field(keys, "cut_dims"),
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         is_fill=np.array([k.is_fill for k in keys], bool),
+        is_strided=np.array([k.is_strided for k in keys], bool),
         side_sizes=side_sizes,
         groups=GroupTiles.build(
             [k.shape for k in keys],

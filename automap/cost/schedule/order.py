@@ -28,7 +28,7 @@ import numpy as np
 from automap.cost.edges import Edges
 from automap.cost.edges.loops import innermost_loops
 from automap.program.problem import Problem
-from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, Op

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from automap.pipeline.profile.flow import Flow, is_sliced, trips_per_entry
 from automap.program.problem import Problem
-from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph
 

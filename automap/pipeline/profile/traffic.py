@@ -35,7 +35,7 @@ from automap.pipeline.profile.backward import Backward, outermost_equation
 from automap.pipeline.profile.flow import Flow, is_sliced, is_stack
 from automap.pipeline.profile.items import Items, Loop
 from automap.program.problem import Problem
-from hlo_tools.analyses.kernels import Kernel
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.graph import Graph, HandOver, Op
 from hlo_tools.opcodes import LOOP_EXIT, SCATTER, STRUCTURAL

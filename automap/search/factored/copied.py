@@ -181,6 +181,7 @@ class CopiedCells:
             "product_sizes",
             "kernel_class",
             "is_fill",
+            "is_strided",
             "flops",
             "efficiency",
             "count",

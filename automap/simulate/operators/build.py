@@ -38,8 +38,9 @@ from automap.simulate.operators.graph import (
 )
 from automap.simulate.operators.sums import added_at_the_end
 from automap.topology.model import Device, Topology
+from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.flops import flops
-from hlo_tools.analyses.kernels import Access, Kernel, kernels
+from hlo_tools.analyses.kernels import kernels
 from hlo_tools.collector import collector_paused
 from hlo_tools.graph import DTYPE_BITS, Graph
 from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER, LOOP_EXIT

@@ -209,3 +209,55 @@ ENTRY %main (t: {table}, i: s32[8192,1], u: {rows}) -> {table} {{
     touched = 4 * (8192 + 3 * 8192 * 128) / (device.hbm_bytes_per_s * device.memory_efficiency)
     expected = touched if is_there else 1.0
     assert price(call) == pytest.approx(expected + backend.launch_gap_seconds, rel=1e-6)
+
+
+def test_a_sum_of_many_columns_is_no_faster_than_the_memory():
+    # Parts of the rows are summed at once: what is kept is many blocks wide.
+    entry = """
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %s = f32[] add(%x, %y)
+}
+%inside (p: f32[256,256,1024]) -> f32[256,1024] {
+  %p = f32[256,256,1024] parameter(0)
+  %z = f32[] constant(0)
+  ROOT %r = f32[256,1024] reduce(%p, %z), dimensions={1}, to_apply=%add
+}
+ENTRY %main (p: f32[256,256,1024]) -> f32[256,1024] {
+  %p = f32[256,256,1024] parameter(0)
+  ROOT %call = f32[256,1024] fusion(%p), kind=kInput, calls=%inside
+}
+"""
+    module = decode_module(text_to_proto(f"HloModule step, is_scheduled=true\n{entry}"))
+    device, backend = get_topology("8xh100").device, backend_for("cuda")
+    said = {"call": GpuEstimate(kind="", seconds={"sol": 1.0})}
+    (call,) = (i for i in module.computations[module.entry_id].instructions if i.name == "call")
+    seconds = gpu_kernel_seconds(said, module, device, backend)(call)
+    assert seconds == pytest.approx(_roofline("f32", 0, 4 * (256 * 256 * 1024 + 256 * 1024)))
+
+
+@pytest.mark.parametrize(("mask", "at"), [("1024,1024", "2,3"), ("4,16,1024", "0,1,2")])
+def test_rows_of_several_matrices_in_one_tile_are_slow(mask, at):
+    scores = "f32[4,16,1024,1024]"
+    entry = f"""
+%inside (x: {scores}, m: f32[{mask}]) -> {scores} {{
+  %x = {scores} parameter(0)
+  %m = f32[{mask}] parameter(1)
+  %b = {scores} broadcast(%m), dimensions={{{at}}}
+  ROOT %a = {scores} add(%x, %b)
+}}
+ENTRY %main (x: {scores}, m: f32[{mask}]) -> {scores} {{
+  %x = {scores} parameter(0)
+  %m = f32[{mask}] parameter(1)
+  ROOT %call = {scores} fusion(%x, %m), kind=kCustom, calls=%inside
+}}
+"""
+    module = decode_module(text_to_proto(f"HloModule step, is_scheduled=true\n{entry}"))
+    device, backend = get_topology("8xh100").device, backend_for("cuda")
+    said = {"call": GpuEstimate(kind="__triton", seconds={"indexing-cost-model": 1e-6})}
+    (call,) = (i for i in module.computations[module.entry_id].instructions if i.name == "call")
+    seconds = gpu_kernel_seconds(said, module, device, backend)(call)
+    moved = 4 * (2 * 4 * 16 * 1024**2 + 1024 * (1024 if at == "2,3" else 64))
+    slow = _roofline("f32", 0, moved / backend.column_numbers.strided_tile_share)
+    assert (seconds == pytest.approx(slow)) == (at == "2,3")

@@ -335,3 +335,17 @@ def test_a_product_whose_other_term_is_read_again_is_written():
     graph = step_graph(step, (WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH))
     products = [k for k in _kernels(graph, "cuda") if graph.ops[k.op].opcode == "dot"]
     assert [bool(k.writes) for k in products] == [True, True]
+
+
+@pytest.mark.parametrize(("platform", "is_read"), [("cuda", False), ("tpu", True)])
+def test_a_part_that_is_put_into_a_stack_is_only_written_on_gpus(platform, is_read):
+    def step(x):
+        return lax.scan(lambda c, _: (jnp.tanh(c), c), x, None, length=3)[1]
+
+    graph = step_graph(step, (ROWS, WIDTH))
+    (put,) = (
+        k for k in _kernels(graph, platform) if graph.ops[k.op].opcode == "dynamic-update-slice"
+    )
+    stack = graph.ops[put.op].inputs[0]
+    assert ({a.value: a.n_bytes for a in put.reads}.get(stack, 0) > 0) == is_read
+    assert sum(a.n_bytes for a in put.writes) == ACTIVATION_BYTES

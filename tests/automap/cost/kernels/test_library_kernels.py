@@ -156,6 +156,27 @@ def test_features_that_are_split_are_fewer():
 
 
 @pytest.mark.parametrize(
+    ("filters", "spatial", "is_slow"),
+    [((4,), "H", True), ((4, 4), "HW", False)],
+)
+def test_features_by_themselves_are_slow_along_one_dimension_only(filters, spatial, is_slow):
+    batch, places, features = 2, 64, 32
+    image = (batch, *[places] * len(filters), features)
+
+    def step(x, w):
+        dims = (f"N{spatial}C", f"{spatial}IO", f"N{spatial}C")
+        strides = (1,) * len(filters)
+        y = lax.conv_general_dilated(
+            x, w, strides, "SAME", dimension_numbers=dims, feature_group_count=features
+        )
+        return y.sum()
+
+    cost = _cost(step, (image, "float32"), ((*filters, 1, features), "float32"))
+    expected = _on_cores(batch * places * features * 4 * 4 / CORES.line_share)
+    assert (cost["convolution"] == pytest.approx(expected)) == is_slow
+
+
+@pytest.mark.parametrize(
     ("step", "shapes"),
     [
         (lambda x: lax.top_k(x, 0)[0], [(ROWS, LENGTH)]),

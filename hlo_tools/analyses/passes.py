@@ -1,0 +1,251 @@
+"""What kernels that are fused to one read once.
+
+Elementwise kernels and reductions between two kernels of other kinds are one kernel with several
+results where a backend's fusion makes such: what one of them reads or writes, the later ones have
+at hand. But what waits for a sum has to go through its arrays a second time: it is done by another
+kernel, in the next *pass*. With D(k) the kernels of the run that k reads a result of,
+
+    pass(k) = max over j in D(k) of pass(j) + (1 if j is a reduction that ends a pass, else 0)
+    k has at hand what kernels of its own pass read or wrote                -> in: `_Passes`
+
+Rows that a block of threads holds whole are the exception, as a softmax and a normalization have
+them from Triton: a reduction along them ends no pass for what goes on with them. A kernel of tiles
+stands by itself: it writes one array of that size, and shares nothing with sums over other
+dimensions or with elementwise kernels beside it, which wait for its sums like for any other.
+
+XLA:GPU begins a kernel of tiles where it sees a *diamond*, and takes in more of what works on its
+rows:
+
+        v ----> reduce along the row ----> broadcast
+         \\                                     |
+          `-----------------------------> e(v', sum)      v' is made of v alone, or v of v'
+
+(softmax_rewriter_triton.cc of XLA.) Between the sum and the broadcast each operation has one
+operand that is no constant: a maximum that is tested to be finite begins no tile. A softmax and a
+normalization are such diamonds. The gradient of a softmax, p * (d - sum(p * d)), is none: d and
+p * d are made of different arrays                                     -> in: `tiled_reductions`
+
+The rows of a block follow each other, unless an array repeats over matrices of which each row needs
+a row of its own, as the mask of a causal attention: then XLA takes the same row of several
+matrices, which are not beside each other in memory                       -> in: `strided_tiles`
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Final, TypeAlias
+
+from hlo_tools.analyses.accesses import Kernel
+from hlo_tools.analyses.fuser import Fuser
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import (
+    BROADCAST,
+    ELEMENTWISE,
+    OWN_KERNEL,
+    REDUCTIONS,
+    RESHAPE,
+    TRANSPOSE,
+)
+
+
+# Numbers of a block's rows from which a tile of strided rows is slow: what XLA gives eight warps.
+_LARGE_TILE: Final = 16384
+_ON_THE_WAY: Final = ELEMENTWISE | {BROADCAST, RESHAPE, TRANSPOSE}
+
+_Group: TypeAlias = tuple[int, bool]
+"""A pass, and whether it is of tiles."""
+
+
+def share_reads(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
+    """The same kernels; a read of what the fused ones before have at hand moves no bytes."""
+    for run in fused_runs(graph, kernels):
+        if graph.ops[run[0].op].opcode in OWN_KERNEL:
+            yield from run
+        elif fuser.sums == "hand on":
+            passes = _Passes(graph, None)
+            yield from map(passes.with_at_hand, run)
+        else:
+            passes = _Passes(graph, tiled_reductions(graph, run))
+            yield from map(passes.with_at_hand, run)
+
+
+@dataclass
+class _Passes:
+    """The passes of a run, kernel by kernel; without `tiled` there is one.
+
+    `after` is the first pass that may read a value of the run, and whether tiles hold it.
+    """
+
+    graph: Graph
+    tiled: frozenset[int] | None
+    after: dict[int, _Group] = field(default_factory=dict)
+    at_hand: defaultdict[_Group, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def with_at_hand(self, kernel: Kernel) -> Kernel:
+        """The next kernel, whose reads of what is at hand move nothing."""
+        group = self._group(kernel)
+        known = self.at_hand[group]
+        reads = tuple(replace(a, n_bytes=0) if a.value in known else a for a in kernel.reads)
+        known.update(a.value for a in (*kernel.reads, *kernel.writes))
+        current, is_tile = group
+        is_sum = self.graph.ops[kernel.op].opcode in REDUCTIONS
+        if is_tile and not is_sum:
+            known.clear()  # the next array is another kernel's
+        ends = self.tiled is not None and is_sum and not is_tile
+        self.after.update((a.value, (current + ends, is_tile)) for a in kernel.writes)
+        return replace(kernel, reads=reads)
+
+    def _group(self, kernel: Kernel) -> _Group:
+        given = [self.after[a.value] for a in kernel.reads if a.value in self.after]
+        is_sum = self.graph.ops[kernel.op].opcode in REDUCTIONS
+        is_tile = kernel.op in (self.tiled or ()) or (
+            not is_sum and any(in_tile for _, in_tile in given)
+        )
+        # What tiles have summed others have to wait for.
+        waits = (number + (in_tile and not is_tile) for number, in_tile in given)
+        return max(waits, default=0), is_tile
+
+
+def fused_runs(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
+    """Kernels one after the other that may be fused; one of another kind is a run of its own.
+
+    What ends a run is a kernel of another kind, or the edge of a loop.
+    """
+    run: list[Kernel] = []
+    trips = 1
+    for kernel in kernels:
+        op = graph.ops[kernel.op]
+        is_alone = op.opcode in OWN_KERNEL
+        if run and (is_alone or op.trip_count != trips):
+            yield run
+            run = []
+        trips = op.trip_count
+        if is_alone:
+            yield [kernel]
+        else:
+            run.append(kernel)
+    if run:
+        yield run
+
+
+def tiled_reductions(graph: Graph, run: Sequence[Kernel]) -> frozenset[int]:
+    """The ops of a run that reduce rows which a block holds."""
+    rows = [kernel for kernel in run if _sums_rows(graph, graph.ops[kernel.op])]
+    tiled = {kernel.op for kernel in rows if _is_diamond(graph, graph.ops[kernel.op])}
+    # More sums of what a tile holds are part of it.
+    held = {a.value for k in rows if k.op in tiled for a in (*k.reads, *k.writes)}
+    for kernel in rows if tiled else ():
+        if held & {access.value for access in kernel.reads}:
+            tiled.add(kernel.op)
+            held.update(access.value for access in (*kernel.reads, *kernel.writes))
+    return frozenset(tiled)
+
+
+def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> frozenset[int]:
+    """The ops whose kernels hold the same row of several matrices."""
+    strided: set[int] = set()
+    for run in fused_runs(graph, kernels):
+        tiled = tiled_reductions(graph, run)
+        masked = set[int]()  # values of tiles with such an array
+        for kernel in run if tiled else ():
+            op = graph.ops[kernel.op]
+            is_part = kernel.op in tiled or bool(masked & {a.value for a in kernel.reads})
+            if is_part and (_repeats_rows(graph, kernel) or _reads(kernel, masked)):
+                strided.add(kernel.op)
+                masked.update(op.outputs)
+    return frozenset(strided)
+
+
+def _reads(kernel: Kernel, values: set[int]) -> bool:
+    return any(access.value in values for access in kernel.reads)
+
+
+def _repeats_rows(graph: Graph, kernel: Kernel) -> bool:
+    """Whether a kernel needs rows of an array that repeats over matrices before."""
+    stored = {access.value for access in kernel.reads}
+    dims = _worked_on(graph, graph.ops[kernel.op])
+    todo, seen = [*graph.ops[kernel.op].inputs], set[int]()
+    while todo:
+        value = todo.pop()
+        if value in seen or value in stored or graph.values[value].producer < 0:
+            continue
+        seen.add(value)
+        op = graph.ops[graph.values[value].producer]
+        if op.opcode == BROADCAST and graph.values[value].dims == dims:
+            if repeats_matrices(op.instruction.dimensions, dims):
+                return True
+        elif op.opcode in _ON_THE_WAY:
+            todo.extend(op.inputs)
+    return False
+
+
+def _worked_on(graph: Graph, op: Op) -> tuple[int, ...]:
+    value = op.inputs[0] if op.opcode in REDUCTIONS else op.outputs[0]
+    return graph.values[value].dims
+
+
+def repeats_matrices(kept: Collection[int], dims: Sequence[int]) -> bool:
+    """Whether a broadcast to `dims` has the last two dimensions, and not all before them: `kept`
+    are the dimensions that it has.
+    """
+    real = [d for d, size in enumerate(dims) if size > 1]
+    repeated = prod(dims[d] for d in real[:-2] if d not in kept)
+    return (
+        len(real) > 2
+        and {*real[-2:]} <= {*kept}
+        and repeated > 1
+        and repeated * dims[real[-1]] >= _LARGE_TILE
+    )
+
+
+def _sums_rows(graph: Graph, op: Op) -> bool:
+    """Whether an op reduces the innermost dimensions of an array, and no other."""
+    if op.opcode not in REDUCTIONS or op.is_joint_reduction:
+        return False
+    rank, reduced = len(graph.values[op.inputs[0]].dims), sorted(op.instruction.dimensions)
+    return 0 < len(reduced) < rank and reduced == list(range(rank - len(reduced), rank))
+
+
+def _is_diamond(graph: Graph, op: Op) -> bool:
+    """Whether what uses a reduction's broadcast result is made of the reduced array too."""
+    array = op.inputs[0]
+    dims, before = graph.values[array].dims, _made_of_one(graph, array)
+    seen, todo = set[int](), [*op.outputs]
+    while todo:
+        value = todo.pop()
+        for user in graph.users[value]:
+            made = graph.ops[user]
+            if user in seen or made.opcode not in _ON_THE_WAY:
+                continue
+            seen.add(user)
+            if made.opcode in ELEMENTWISE and graph.values[made.outputs[0]].dims == dims:
+                others = (v for v in made.inputs if v != value)
+                if any(before & _made_of_one(graph, v) for v in others):
+                    return True
+            elif sum(graph.varies[v] for v in made.inputs) == 1:
+                todo.extend(made.outputs)
+    return False
+
+
+def _made_of_one(graph: Graph, value: int) -> set[int]:
+    """A value, and the arrays that it is made of element by element, as far back as each is made of
+    one such array alone.
+    """
+    chain = {value}
+    while (producer := graph.values[value].producer) >= 0:
+        op = graph.ops[producer]
+        if op.opcode not in ELEMENTWISE:
+            break
+        arrays = {v for v in op.inputs if graph.varies[v] and not _is_repeated(graph, v)}
+        if len(arrays) != 1:
+            break
+        (value,) = arrays
+        chain.add(value)
+    return chain
+
+
+def _is_repeated(graph: Graph, value: int) -> bool:
+    """Whether a value is a smaller one, broadcast."""
+    producer = graph.values[value].producer
+    return producer >= 0 and graph.ops[producer].opcode == BROADCAST

@@ -1,0 +1,116 @@
+"""Which reductions hold rows, and what is read anew after a sum: small steps, counted by hand."""
+
+import jax
+from jax import numpy as jnp
+import pytest
+
+from automap.backends import backend_for
+from hlo_tools.analyses.kernels import kernels
+from hlo_tools.analyses.liveness import stored_bytes
+from hlo_tools.analyses.passes import strided_tiles
+from tests.hlo_tools.graphs import step_graph
+
+
+ROWS, WIDTH = 1024, 512
+ARRAY = (ROWS, WIDTH)
+ARRAY_BYTES = 4 * ROWS * WIDTH
+EPSILON = 1e-6
+
+
+def _softmax(x):
+    p = jnp.exp(x - x.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def _normalized(x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + EPSILON)
+
+
+def _softmax_gradient(p, d):
+    return p * (d - (p * d).sum(-1, keepdims=True))
+
+
+def _columns_normalized(x):
+    return (x - x.mean(0)) * jax.lax.rsqrt((x * x).mean(0) + EPSILON)
+
+
+def _guarded(x):
+    most = x.max(-1, keepdims=True)
+    return jnp.exp(x - jnp.where(jnp.isfinite(most), most, 0.0))
+
+
+def _arrays_moved(step, n_arrays, platform="cuda"):
+    """(read, written) of a step's kernels, in arrays; results of sums are small."""
+    graph = step_graph(step, *[ARRAY] * n_arrays)
+    made = kernels(graph, backend_for(platform).fuser, stored_bytes(graph, _wide(graph)))
+    read = sum(a.n_bytes for k in made for a in k.reads)
+    written = sum(a.n_bytes for k in made for a in k.writes)
+    return round(read / ARRAY_BYTES), round(written / ARRAY_BYTES)
+
+
+def _wide(graph):
+    return [False] * len(graph.values)
+
+
+@pytest.mark.parametrize(
+    ("step", "n_arrays", "read"),
+    [
+        (_softmax, 1, 1),
+        (_normalized, 1, 1),
+        # Once for the sums, and once for what waits for them.
+        (_softmax_gradient, 2, 4),
+        (_columns_normalized, 1, 2),
+        (_guarded, 1, 2),
+        # A sum over the other dimension is no part of a tile.
+        (lambda x: (_softmax(x), x.sum(0)), 1, 2),
+        # What makes an array and what holds its rows are two kernels; XLA writes the sum first.
+        (lambda x, y: (s := x + y, _softmax(s)), 2, 3),
+        # Sums that wait for nothing are made at once.
+        (lambda x: (x.sum(0), (x * x).sum(1), jnp.exp(x)), 1, 1),
+    ],
+)
+def test_a_gpu_reads_again_what_waits_for_a_sum_but_for_rows_that_it_holds(step, n_arrays, read):
+    assert _arrays_moved(step, n_arrays)[0] == read
+
+
+def test_two_arrays_of_a_tile_are_two_kernels():
+    def both(x, d):
+        p = _softmax(x)
+        return jnp.tanh(p), _softmax_gradient(p, d)
+
+    assert _arrays_moved(both, 2) == (3, 2)
+
+
+def test_elsewhere_what_was_summed_is_at_hand():
+    assert _arrays_moved(_columns_normalized, 1, "tpu")[0] == 1
+
+
+BATCH, HEADS, LENGTH = 4, 8, 1024
+
+
+@pytest.mark.parametrize(
+    ("step", "shape", "is_strided"),
+    [
+        (lambda x, m: _softmax(x + m), (LENGTH, LENGTH), True),
+        (lambda x, m: _softmax(x + m), (BATCH, 1, LENGTH, LENGTH), False),
+        (lambda x, m: _softmax(x + m), (HEADS, LENGTH, LENGTH), False),  # four matrices: too few
+        (lambda x, m: _softmax(x + m), (BATCH, 1, 1, LENGTH), False),
+        (lambda x, m: _softmax(x) * m, (LENGTH,), False),
+        (lambda x, m: _softmax_gradient(x, x + m), (LENGTH, LENGTH), False),  # no tile
+    ],
+)
+def test_a_mask_of_matrices_makes_tiles_of_their_same_rows(step, shape, is_strided):
+    graph = step_graph(step, (BATCH, HEADS, LENGTH, LENGTH), shape)
+    made = kernels(graph, backend_for("cuda").fuser, stored_bytes(graph, _wide(graph)))
+    assert bool(strided_tiles(graph, made)) == is_strided
+
+
+def test_a_causal_mask_is_one_too():
+    def causal(x):
+        return _softmax(jnp.where(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), x, -1e9))
+
+    graph = step_graph(causal, (BATCH, HEADS, LENGTH, LENGTH))
+    made = kernels(graph, backend_for("cuda").fuser, stored_bytes(graph, _wide(graph)))
+    last = {a.value for k in made if k.op in strided_tiles(graph, made) for a in k.writes}
+    assert last & {*graph.outputs}
