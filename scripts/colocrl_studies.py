@@ -229,7 +229,13 @@ class MeasuredScore:
         return measured_seconds(plan, self.call, jax.devices()[:4])
 
 
-MEASURED_HEADER = ["LeNet on 4 CPU devices", "placements", "measured step, ms"]
+MEASURED_HEADER = [
+    "LeNet on 4 CPU devices",
+    "placements",
+    "measured step, ms",
+    "learning off: placements",
+    "measured step, ms",
+]
 
 
 def _measured(folder: Path, seeds: int, updates: int) -> list[list[str]]:
@@ -244,19 +250,29 @@ def _measured(folder: Path, seeds: int, updates: int) -> list[list[str]]:
         homes = [problem.homes.get(array) for array in flow.dataflow.inputs]
         call = traced_call(step, args)
         score = MeasuredScore(plan, call, homes, game.score.group)
-        config = replace(colocrl.PAPERS, samples=4)
-        run = Reinforce(game.task, score, config, 0)
-        run.run(MEASURED_UPDATES)
-        best, _ = run.store.best
-        drawn = np.array(list(score.known.values())) * 1e3
-        # Once more: of many measured steps the least is chosen for its luck too.
-        score.known.clear()
+        learns = replace(colocrl.PAPERS, samples=4)
+        columns = []
+        for config in (learns, replace(learns, learning_rate=None)):
+            run = Reinforce(game.task, score, config, 0)
+            run.run(MEASURED_UPDATES)
+            best, _ = run.store.best
+            drawn = np.array(list(score.known.values())) * 1e3
+            # Once more: of many measured steps the least is chosen for its luck too.
+            score.known.clear()
+            columns.append((best[game.score.group], drawn))
         one_device = 1e3 * score.seconds(np.zeros(problem.n_operators, np.int64))
-        found = 1e3 * score.seconds(best[game.score.group])
+        drawn = [[str(len(ms)), f"{np.median(ms):.2f}"] for _, ms in columns]
+        best = [
+            [
+                f"1, on {len(set(placement.tolist()))} devices",
+                f"{1e3 * score.seconds(placement):.2f}",
+            ]
+            for placement, _ in columns
+        ]
         return [
-            ["one device", "1", f"{one_device:.2f}"],
-            ["all that were drawn, median", str(len(drawn)), f"{np.median(drawn):.2f}"],
-            [f"the best, on {len(set(best.tolist()))} devices", "1", f"{found:.2f}"],
+            ["one device", "1", f"{one_device:.2f}", "", ""],
+            ["all that were drawn, median", *drawn[0], *drawn[1]],
+            ["the best", *best[0], *best[1]],
         ]
 
     return kept(folder, "measured", rows)
