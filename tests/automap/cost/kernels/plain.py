@@ -40,3 +40,15 @@ def whole(space):
     """Nothing is split on eight devices."""
     mesh = Mesh(("data",), (8,))
     return space.split_classes(space.point(mesh, [()]))
+
+
+def only_kernel_seconds(cost, split_classes, opcode):
+    """Seconds of the one kernel of an opcode."""
+    seconds = cost.price_point(split_classes).kernel_seconds
+    program = cost.tables.program
+    (row,) = (
+        row
+        for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True)
+        if program.problem.graph.ops[kernel.op].opcode == opcode
+    )
+    return float(seconds[row])

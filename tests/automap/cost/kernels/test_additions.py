@@ -11,7 +11,7 @@ from automap.cost.shardings import Shardings
 from automap.topology import get_topology
 from automap.topology.gpu_devices import MULTIPROCESSORS
 from automap.topology.mesh import Mesh
-from tests.automap.cost.kernels.plain import evaluator, whole
+from tests.automap.cost.kernels.plain import evaluator, only_kernel_seconds, whole
 
 
 NUMBERS = backend_for("cuda").addition_numbers
@@ -37,14 +37,7 @@ def _seconds(dtype, width=WIDTH, *, is_split=False):
     if is_split:
         leaf = next(each for each in space.leaves if each.dims == (UPDATES, width))
         classes = space.split_classes(space.point(Mesh(("data",), (8,)), [[leaf.compute[0]]]))
-    seconds = cost.price_point(classes).kernel_seconds
-    program = cost.tables.program
-    (scatter,) = (
-        row
-        for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True)
-        if program.problem.graph.ops[kernel.op].opcode == "scatter"
-    )
-    return float(seconds[scatter]) - GAP_SECONDS
+    return only_kernel_seconds(cost, classes, "scatter") - GAP_SECONDS
 
 
 def _swapped(updates, table, row=WIDTH):

@@ -8,7 +8,7 @@ from automap.backends import backend_for
 from automap.topology import get_topology
 from automap.topology.measured.products import measured_products
 from automap.topology.mesh import Mesh
-from tests.automap.cost.kernels.plain import evaluator, whole
+from tests.automap.cost.kernels.plain import evaluator, only_kernel_seconds, whole
 
 
 NUMBERS = backend_for("cuda").alignment_numbers
@@ -29,14 +29,7 @@ def _seconds(step, *arrays, dtype="bfloat16", topology=MACHINE, split=None):
     if split is not None:
         leaf = next(each for each in space.leaves if each.dims == arrays[0])
         classes = space.split_classes(space.point(Mesh(("data",), (8,)), [[leaf.compute[split]]]))
-    seconds = cost.price_point(classes).kernel_seconds
-    program = cost.tables.program
-    (product,) = (
-        row
-        for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True)
-        if program.problem.graph.ops[kernel.op].opcode == "dot"
-    )
-    return float(seconds[product])
+    return only_kernel_seconds(cost, classes, "dot")
 
 
 def _at(share, m, n, k, dtype="bf16"):
