@@ -62,12 +62,9 @@ def share_reads(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Iterat
     for run in fused_runs(graph, kernels):
         if graph.ops[run[0].op].opcode in OWN_KERNEL:
             yield from run
-        elif fuser.sums == "hand on":
-            passes = _Passes(graph, None)
-            yield from map(passes.with_at_hand, run)
         else:
-            passes = _Passes(graph, tiled_reductions(graph, run))
-            yield from map(passes.with_at_hand, run)
+            tiled = tiled_reductions(graph, run) if fuser.sums == "end a pass" else None
+            yield from map(_Passes(graph, tiled).with_at_hand, run)
 
 
 @dataclass
