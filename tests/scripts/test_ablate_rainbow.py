@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+
+pytest.importorskip("torch")
+
 from automap.search.counts.choices import Choices
 from automap.search.counts.solvers import optimum
 from scripts.ablate_rainbow import PROBLEMS, Run, table
