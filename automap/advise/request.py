@@ -20,7 +20,7 @@ money for one device and hour, by machine or device:
 All errors are `InputError`s with what was got, what is allowed, and what to do.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 import math
 import operator
@@ -29,7 +29,7 @@ import re
 import tomllib
 from typing import Final
 
-from automap.errors import InputError
+from automap.errors import InputError, TopologyError
 from automap.topology import catalogue_machines, get_topology
 from automap.topology.model import MAX_DEVICES, Topology
 from hlo_tools.errors import FileError
@@ -61,6 +61,11 @@ class Machine:
     kind: str
     topology: Topology
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """What a price may be given for, that of the whole machine first."""
+        return self.name.lower(), self.kind.lower()
+
     def quantity(self, name: str) -> float | None:
         """One of the quantities of conditions; None where the machine has no such thing."""
         platform, devices = self.topology.platform, self.topology.device_count
@@ -82,7 +87,7 @@ class Prices:
 
     def per_hour(self, machine: Machine) -> float | None:
         """Of a whole machine; None where no price is known."""
-        known = (self.per_device_hour.get(name) for name in (machine.name, machine.kind))
+        known = (self.per_device_hour.get(name) for name in machine.names)
         each = next((price for price in known if price is not None), None)
         return None if each is None else each * machine.topology.device_count
 
@@ -236,8 +241,11 @@ def _batch(text: str, digits: str) -> int:
     return int(stripped)
 
 
-def read_prices(path: str | Path) -> Prices:
-    """A file of prices. Raises `InputError` with the field for what is none."""
+def read_prices(path: str | Path, machines: Sequence[Machine] = ()) -> Prices:
+    """A file of prices, of these machines and any of the catalogue.
+
+    Raises `InputError` with the field for what is none.
+    """
     where = f"--price {str(path)[:200]!r}"
     try:
         data = tomllib.loads(read_file(path, _MOST_BYTES).decode())
@@ -257,4 +265,25 @@ def read_prices(path: str | Path) -> Prices:
                 f"{where}: per_device_hour.{name[:40]}: got {str(price)[:40]!r}; allowed: a number "
                 "of at least 0, of money for one device and hour"
             )
-    return Prices(currency, {name.lower(): float(price) for name, price in table.items()})
+    prices = {name.lower(): float(price) for name, price in table.items()}
+    _check_are_machines(where, prices, machines)
+    return Prices(currency, prices)
+
+
+def _check_are_machines(where: str, names: Iterable[str], machines: Sequence[Machine]) -> None:
+    """Refuse a price of nothing that there is: a wrong letter would leave a machine without one."""
+    kinds = sorted({*catalogue_machines(DEFAULT_MOST_DEVICES).values()})
+    known = {*kinds, *(name for machine in machines for name in machine.names)}
+    for name in names:
+        if name in known:
+            continue
+        try:
+            if not _NAME.fullmatch(name):
+                raise TopologyError("no name")
+            # A machine of the catalogue, of any size.
+            get_topology(name)
+        except TopologyError as error:
+            raise InputError(
+                f"{where}: per_device_hour.{name[:40]}: no machine is called so; allowed: a device "
+                f"({', '.join(kinds)}), a machine as 8xh100 or v5e:4x4, or one given as --topology"
+            ) from error

@@ -9,6 +9,7 @@ the front            rows that fit such that no other does as much in a second f
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+import math
 from typing import Literal
 
 from automap.advise.request import Machine, Prices, Wanted
@@ -62,6 +63,18 @@ class AdviceRow:
     def cost(self) -> float:
         """Money an hour, or devices where no price is known."""
         return self.devices if self.price_per_hour is None else self.price_per_hour
+
+    def can_be_on(self, machine: Machine) -> bool:
+        """Whether a row that was kept can be one of a machine: of its devices and their memory."""
+        topology = machine.topology
+        own = (topology.device_count, topology.device.memory_bytes)
+        devices = math.prod(size for _, size in self.mesh) if self.mesh else self.devices
+        return (
+            self.machine == machine.name
+            and devices == self.devices
+            and (self.devices, self.memory_bytes) == own
+            and (not self.fits or (bool(self.mesh) and self.peak_bytes <= self.memory_bytes))
+        )
 
     def priced(self, machine: Machine, prices: Prices | None) -> "AdviceRow":
         """The row with its money."""

@@ -222,8 +222,9 @@ class _Cells:
         known = self._rows_in(path) if path else {}
         # A row that was searched is one of presets too.
         for earlier in ("search", "presets") if how == "presets" else ("search",):
-            if f"{key}-{earlier}" in known:
-                return known[f"{key}-{earlier}"].priced(machine, self.request.prices)
+            kept = known.get(f"{key}-{earlier}")
+            if kept is not None and kept.can_be_on(machine):
+                return kept.priced(machine, self.request.prices)
         row = self._bound_row(program, machine) or self._priced_row(program, machine, how)
         # A search that was cut short is no answer to the same question next time.
         if path is not None and not (how == "search" and self.deadline.is_over):
@@ -327,10 +328,13 @@ class _Cells:
         if folder is None:
             return None
         # The graph's digest has no operations' names, which say what is computed again.
-        parts = [
+        mesh = workload.mesh
+        parts: list[object] = [
             workload.hlo_sha256,
-            str(workload.problem.model_work.flops),
+            workload.problem.model_work.flops,
             workload.problem.layers,
+            # Shardings in the user's code say which meshes are looked at.
+            mesh and (mesh.names, mesh.sizes, bool(mesh.manual)),
         ]
         parts += [self.request.strategy, str(self.request.seed), *self.request.versions]
         return folder / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()}.json"

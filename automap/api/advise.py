@@ -84,12 +84,13 @@ def advise(
         return lower_call(traced(size), platform=platform, target=name, rules={})
 
     name = getattr(make, "__name__", "<step>")
+    machines = read_machines(tuple(topology), fit)
     request = AdviceRequest(
         target=name,
-        machines=read_machines(tuple(topology), fit),
+        machines=machines,
         batches=read_batches(batch),
         wanted=Wanted(tokens_per_second=tokens_per_second, samples_per_second=samples_per_second),
-        prices=None if price is None else read_prices(price),
+        prices=None if price is None else read_prices(price, machines),
         strategy=strategy,
         budget_seconds=budget,
         seed=seed,

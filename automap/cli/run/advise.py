@@ -61,12 +61,13 @@ def run(
         check_can_be_written("-o", output)
         check_ending(output)
     folder = Path(cache_dir) if cache_dir else platformdirs.user_cache_path("automap") / "advice"
+    machines = read_machines(topologies, fit)
     request = AdviceRequest(
         target=target,
-        machines=read_machines(topologies, fit),
+        machines=machines,
         batches=read_batches(batch),
         wanted=Wanted(tokens_per_second=tokens_per_second, samples_per_second=samples_per_second),
-        prices=read_prices(price) if price else None,
+        prices=read_prices(price, machines) if price else None,
         strategy=strategy,
         budget_seconds=budget,
         seed=seed,

@@ -129,6 +129,9 @@ def test_prices_are_of_a_machine_before_its_device(tmp_path):
         ("[per_device_hour]\nh100 = -1", "per_device_hour.h100: got '-1'"),
         ("[per_device_hour]\nh100 = nan", "per_device_hour.h100: got 'nan'"),
         ("[per_device_hour]\nh100 = true", "per_device_hour.h100: got 'True'"),
+        ("[per_device_hour]\nh10 = 1", "h10: no machine is called so; .*h100,"),
+        ('[per_device_hour]\nh100 = 1\n"8xh10" = 1', "8xh10: no machine is called so"),
+        ('[per_device_hour]\n"prices.toml" = 1', "prices.toml: no machine is called so"),
         ("currency = 3\n[per_device_hour]\nh100 = 1", "currency: got '3'"),
         ("[per_device_hour", "expected a TOML file"),
     ],
@@ -137,6 +140,16 @@ def test_other_prices_are_refused(tmp_path, text, message):
     path = tmp_path / "prices.toml"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
+        read_prices(path)
+
+
+def test_machines_of_a_file_have_prices_by_their_own_names(tmp_path):
+    machine = read_machines(("8xh100",), "")[0]
+    own = replace(machine, name="Our-Box", kind="Our GPU")
+    path = tmp_path / "prices.toml"
+    path.write_text('[per_device_hour]\n"Our GPU" = 2\n')
+    assert read_prices(path, [own]).per_hour(own) == 8 * 2
+    with pytest.raises(InputError, match="our gpu: no machine is called so"):
         read_prices(path)
 
 

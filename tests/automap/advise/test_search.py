@@ -21,6 +21,7 @@ from automap.config import Options
 from automap.errors import InputError
 from automap.planner.sharding import find
 from automap.program.trace import trace_step
+from automap.step.user_mesh import UserMesh
 from automap.topology import get_topology
 
 
@@ -150,6 +151,43 @@ def test_a_broken_row_is_found_anew(tmp_path):
     (file,) = tmp_path.iterdir()
     file.write_text('{"a": [1]}')
     assert find_advice(asked, program) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mesh": [["all", 16]]},
+        {"mesh": [["all", 16]], "devices": 16},
+        {"mesh": []},
+        {"machine": "16xh100"},
+        {"memory_bytes": 1 << 50, "peak_bytes": 1 << 49},
+        {"peak_bytes": 1 << 49},
+    ],
+)
+def test_a_kept_row_that_is_none_of_the_machine_is_found_anew(change, tmp_path):
+    asked = request(machines=read_machines(("8xh100",), ""), batches=(1024,), cache_folder=tmp_path)
+    first = find_advice(asked, program)
+    (file,) = tmp_path.iterdir()
+    kept = {key: {**row, **change} for key, row in json.loads(file.read_text()).items()}
+    file.write_text(json.dumps(kept))
+    assert find_advice(asked, program) == first
+
+
+def test_rows_of_another_mesh_in_the_code_are_found_anew(tmp_path, monkeypatch):
+    asked = request(machines=read_machines(("8xh100",), ""), batches=(1024,), cache_folder=tmp_path)
+
+    def on_mesh(names):
+        def own(batch, platform):
+            mesh = UserMesh(names, None, (), "")
+            return replace(program(batch, platform), mesh=mesh)
+
+        return own
+
+    first = find_advice(asked, on_mesh(("x", "y")))
+    monkeypatch.setattr(search, "price_presets", None)
+    assert find_advice(asked, on_mesh(("x", "y"))) == first
+    with pytest.raises(TypeError):
+        find_advice(asked, on_mesh(("rows", "columns")))
 
 
 def test_what_time_does_not_allow_is_said():
