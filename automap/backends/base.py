@@ -84,9 +84,8 @@ class Backend:
                         says number: all, or not the stacks that a loop fills whole; of these "by
                         number" writes those that several loops share
                         (`automap.cost.kernels.loop_fills`)
-    hosted_state        whether state in the host's memory is copied to the device beside other
-                        kernels, or the update's kernels read it where it is
-                        (`automap.cost.hosted`)
+    host_copies         whether copies to and from the host's memory go beside kernels, or in line
+                        with them (`automap.cost.hosted`, `automap.cost.host_copies`)
     ragged_products     whether rows are multiplied by the matrix of their group, or by those of all
                         groups, with zeros in the place of other groups' rows
                         (`automap.cost.kernels.ragged_products`)
@@ -131,7 +130,7 @@ class Backend:
     loop_messages: Literal["vectors", "all"]
     loop_gathers: Literal["before", "in every trip"]
     loop_zeros: Literal["by byte", "by number", "all"]
-    hosted_state: Literal["copied", "read in place"]
+    host_copies: Literal["in line", "beside kernels"]
     ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]
     collective_dims: Literal["any", "first"]

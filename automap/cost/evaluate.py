@@ -176,9 +176,15 @@ class Evaluator:
     def _host_seconds(self, priced: Priced) -> float:
         device, copies = self.topology.device, self.tables.host_copies
         copied = 0.0
+        in_line = self.backend.host_copies == "in line"
         if copies is not None and device.host_bytes_per_s:
-            copied = host_copies.waiting_seconds(
-                copies, priced.sharding, priced.kernel_seconds, device.host_bytes_per_s
+            link = device.host_bytes_per_s
+            copied = (
+                host_copies.in_line_seconds(copies, priced.sharding, link)
+                if in_line
+                else host_copies.waiting_seconds(
+                    copies, priced.sharding, priced.kernel_seconds, link
+                )
             )
         if not self.tables.buffers.hosted.any():
             return copied
@@ -187,12 +193,11 @@ class Evaluator:
                 f"device {device.name!r}: host_bytes_per_s is missing, and the plan keeps state in "
                 "the host's memory; give the machine's device one, or plan with --levers none"
             )
-        update_seconds, reading_seconds = (self._update_counts @ priced.kernel_seconds).tolist()
+        update_seconds = float(self._update_counts @ priced.kernel_seconds)
         return copied + host_waiting_seconds(
             self.hosted_bytes(priced.sharding),
             device.host_bytes_per_s,
-            update_seconds,
-            reading_seconds if self.backend.hosted_state == "read in place" else None,
+            None if in_line else update_seconds,
         )
 
     @cached_property

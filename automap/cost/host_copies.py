@@ -14,6 +14,10 @@ where they are above 0, times the trips                                  -> in: 
 c_k of a load are the kernels before the first that reads it, of a store those up to the one that
 makes it. A compiler that brings in what the next trip reads would hide more; XLA's for GPUs was not
 seen to, and no other was looked at.
+Where copies go in line with kernels, as on GPUs (measured: docs/reports/levers.md), each is waited
+for:
+
+    waiting = sum over k of b_k / w, times the trips                     -> in: `in_line_seconds`
 A machine whose device has no link of its own, as a CPU, reads and writes one memory: there are the
 kernels that copy, and no more.
 """
@@ -132,6 +136,11 @@ def _runs(
         if here and (until is None or position[kernel.op] < until):
             runs[row] += graph.ops[kernel.op].trip_count / trips
     return runs
+
+
+def in_line_seconds(copies: HostCopies, sharding: Shardings, host_bytes_per_s: float) -> float:
+    """Seconds of a step's copies, one after the other."""
+    return float(copies.local_bytes(sharding) @ copies.trips) / host_bytes_per_s
 
 
 def waiting_seconds(

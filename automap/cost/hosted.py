@@ -12,12 +12,10 @@ seconds of the update's kernels, which run beside it, a device waits
 
     (sum of b_r + max of b_r) / w - u
 
-as the last leaf goes out when none comes in any more. Where the update's kernels read leaves from
-the host's memory themselves, nothing runs beside them; leaves go out beside them, and the last one
-beside the rest of the update. With v the seconds of those kernels if all was on the device, a
-device waits
+as the last leaf goes out when none comes in any more. Where copies go in line with kernels, as on
+GPUs (measured: docs/reports/levers.md), it waits for all of them, in and out:
 
-    max(sum of b_r / w - v, 0) + max(max of b_r / w - (u - v), 0)
+    2 sum of b_r / w
                                                                 -> in: `host_waiting_seconds`
 A compiler that has memory to spare brings leaves in earlier, beside the backward pass; that is not
 counted.
@@ -104,33 +102,24 @@ def with_hosted(buffers: BufferTable, problem: Problem, position_of_op: np.ndarr
 def update_counts(
     problem: Problem, kernels: Sequence[Kernel], row_of_kernel: Sequence[int]
 ) -> np.ndarray:
-    """How often the update runs each distinct kernel, of all and of those that read leaves that are
-    in the host's memory, [2, kernel rows].
-    """
-    count = np.zeros((2, max(row_of_kernel, default=-1) + 1))
-    graph = problem.graph
-    hosted = {graph.inputs[leaf] for leaf in problem.hosted}
+    """How often the update runs each distinct kernel, [kernel rows]."""
+    count = np.zeros(max(row_of_kernel, default=-1) + 1)
     for kernel, row in zip(kernels, row_of_kernel, strict=True):
         if problem.phases[kernel.op] is Phase.UPDATE:
-            reads = any(access.value in hosted for access in kernel.reads)
-            count[: 1 + reads, row] += graph.ops[kernel.op].trip_count
+            count[row] += problem.graph.ops[kernel.op].trip_count
     return count
 
 
 def host_waiting_seconds(
-    leaf_bytes: np.ndarray,
-    host_bytes_per_s: float,
-    update_seconds: float,
-    reading_seconds: float | None = None,
+    leaf_bytes: np.ndarray, host_bytes_per_s: float, update_seconds: float | None
 ) -> float:
     """Seconds of a step in which a device waits for the link, given `leaf_bytes` on a device;
-    `reading_seconds` are those of the update's kernels that read leaves where they are, None where
-    they are copied to the device.
+    `update_seconds` are those of the update's kernels beside the copies, None where nothing runs
+    beside them.
     """
     if not len(leaf_bytes):
         return 0.0
     coming, last = float(leaf_bytes.sum()), float(leaf_bytes.max())
-    if reading_seconds is None:
-        return max((coming + last) / host_bytes_per_s - update_seconds, 0.0)
-    waiting_to_read = max(coming / host_bytes_per_s - reading_seconds, 0.0)
-    return waiting_to_read + max(last / host_bytes_per_s - (update_seconds - reading_seconds), 0.0)
+    if update_seconds is None:
+        return 2 * coming / host_bytes_per_s
+    return max((coming + last) / host_bytes_per_s - update_seconds, 0.0)

@@ -375,6 +375,7 @@ class _Trials:
             budget,
             self.search.host_bytes_per_s,
             may_compute_again=self.search.allows("remat"),
+            copies_in_line=self.base.context.evaluator.backend.host_copies == "in line",
         )
 
     def _try(self, kept: KeptValues) -> Outcome | None:

@@ -18,7 +18,8 @@ waits is added, for each loop g of T_g seconds a trip, of which c_v are over whe
     z_g >= c_v h_v + sum over u from v on of h_u b_u / w - T_g           for each v
 
 for copies back, as if nothing went on beside them, and for those there
-(`automap.cost.host_copies` tells both from the order of kernels)    -> in: `_Programme._add_host`
+(`automap.cost.host_copies` tells both from the order of kernels); where copies go in line with
+kernels, 2 N_g sum over v of h_v b_v / w                             -> in: `_Programme._add_host`
 
 t_e are the seconds of kernels and collectives of e, b_v the bytes of v on a device, both under one
 plan (`Prices`); s_v are the seconds in which a loop stacks v, by a kernel that reads and writes it
@@ -150,11 +151,17 @@ def keep_within(
     host_bytes_per_s: float = 0.0,
     *,
     may_compute_again: bool = True,
+    copies_in_line: bool = False,
 ) -> KeptValues:
     """The choice of the fewest seconds of recomputation, and of waiting for a host's memory with a
     link, whose kept values take at most `budget_bytes` on a device; the least bytes if none does.
     """
-    programme = _Programme(priced, host_bytes_per_s, most_again=1.0 if may_compute_again else 0.0)
+    programme = _Programme(
+        priced,
+        host_bytes_per_s,
+        most_again=1.0 if may_compute_again else 0.0,
+        copies_in_line=copies_in_line,
+    )
     solution = programme.solve(max(budget_bytes, 0.0)) > 0.5
     here = {
         number: frozenset(place for place, x in keep.items() if solution[x])
@@ -176,11 +183,13 @@ class _Programme:
     def __init__(
         self,
         priced: Sequence[BlockPrices],
-        host_bytes_per_s: float = 0.0,
+        host_bytes_per_s: float,
         *,
-        most_again: float = 1.0,
+        most_again: float,
+        copies_in_line: bool,
     ) -> None:
         self._host_bytes_per_s, self._most_again = host_bytes_per_s, most_again
+        self._copies_in_line = copies_in_line
         self.keep: list[dict[Place, int]] = []
         self.host: list[dict[Place, int]] = []
         self._cost: list[float] = []
@@ -255,10 +264,13 @@ class _Programme:
         sizes = dict(priced.value_bytes)
         sizes |= {(CARRY, n): b for n, b in enumerate(priced.carries.values())}
         copy = {place: sizes[place] / self._host_bytes_per_s for place in keep}
+        waited = runs * (2 if self._copies_in_line else 1)
         host = {
-            place: self._variable(runs * seconds, 0.0, is_integer=True)
+            place: self._variable(waited * seconds, 0.0, is_integer=True)
             for place, seconds in copy.items()
         }
+        if self._copies_in_line:
+            return host
         # In trips, not in seconds: HiGHS has absolute tolerances.
         trip = max(trip, 1e-12)
         waits = self._variable(runs * trip, 0.0, is_integer=False, most=math.inf)

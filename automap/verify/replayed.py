@@ -8,7 +8,8 @@ beside the kernels between its start and its done, loops by their trips. What an
                     (`automap.verify.gpu_kernels`)
     permute         the messages of the busiest link on their ways (`automap.topology.link_loads`)
     collective      the cost model's, measured where there are measurements (`automap.cost`)
-    copy            of the host's memory: its bytes by the host's link, each direction by itself
+    copy            of the host's memory: its bytes by the host's link, each direction by itself;
+                    where the backend says that copies go in line, kernels wait for it
 
 Links of a slice are held one by one, in each direction on its own: a permute holds those on its
 ways, where the order of the plan's devices has them, so that the two directions of a ring of
@@ -119,7 +120,7 @@ def _opcodes(instruction: Instruction, module: Module) -> Iterator[str]:
 def _price_list(data: bytes, module: Module, laid: "_LaidMesh") -> Price:
     kernel = kernel_prices(data, module, laid.topology)
     transfers = _transfers(module, laid)
-    copies = _host_copies(module, laid.topology.device.host_bytes_per_s)
+    copies = _host_copies(module, laid.topology)
 
     def price(instruction: Instruction) -> Cost:
         if instruction.name in copies:
@@ -160,11 +161,12 @@ def kernel_prices(
     return lambda instruction: cycles.get(instruction.name, 0) / clock_hz
 
 
-def _host_copies(module: Module, host_bytes_per_s: float) -> Mapping[str, Cost]:
+def _host_copies(module: Module, topology: Topology) -> Mapping[str, Cost]:
     """What each instruction copies to or from the host's memory, by its name: of a stack there the
     part that it writes or reads. Nothing where the host has no link.
     """
-    costs = {}
+    costs, host_bytes_per_s = {}, topology.device.host_bytes_per_s
+    in_line = backend_for(topology.platform).host_copies == "in line"
     for computation in module.computations.values() if host_bytes_per_s else ():
         shape = {i.id: i.shape for i in computation.instructions}
         for instruction in computation.instructions:
@@ -182,8 +184,9 @@ def _host_copies(module: Module, host_bytes_per_s: float) -> Mapping[str, Cost]:
                 n_bytes = sum(min(shape_bytes(each), most) for each in moved)
                 n_bytes = max(map(shape_bytes, moved)) if is_stored else n_bytes
                 link = "to the host" if is_stored else "from the host"
-                transfer = Transfer(n_bytes / host_bytes_per_s, frozenset({link}))
-                costs[instruction.name] = Cost(transfers=(transfer,))
+                ends = (instruction.name,) if in_line else ()
+                transfer = Transfer(n_bytes / host_bytes_per_s, frozenset({link}), *ends)
+                costs[instruction.name] = Cost(transfers=(transfer,), ends=ends)
     return costs
 
 

@@ -149,7 +149,7 @@ XLA_GPU: Final = Backend(
     # A loop's stacks are zeros that a kernel of their own writes, also those that it fills whole.
     loop_zeros="all",
     # A copy is an op that is fused with what reads it.
-    hosted_state="read in place",
+    host_copies="in line",
     ragged_products="all groups",
     scattered_products="apart",
     # Layouts are assigned so (gpu_layout_assignment.cc).

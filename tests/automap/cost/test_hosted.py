@@ -116,11 +116,7 @@ def test_the_link_is_waited_for_beyond_the_update():
     assert host_waiting_seconds(leaves, 2.0, 7.0) == 0.0
 
 
-def test_kernels_that_read_from_the_host_have_nothing_beside_them():
+def test_copies_in_line_are_all_waited_for_in_and_out():
     leaves = np.array([4.0, 2.0])
-    # Three seconds to read, of which the kernels' own are no waiting; then two for the last leaf,
-    # beside what else the update has to do.
-    assert host_waiting_seconds(leaves, 2.0, 1.5, 0.5) == (3.0 - 0.5) + (2.0 - 1.0)
-    assert host_waiting_seconds(leaves, 2.0, 7.0, 0.5) == 3.0 - 0.5
-    assert host_waiting_seconds(leaves, 2.0, 7.0, 4.0) == 0.0
-    assert host_waiting_seconds(np.zeros(0), 2.0, 0.0) == 0.0
+    assert host_waiting_seconds(leaves, 2.0, None) == 3.0 + 3.0
+    assert host_waiting_seconds(np.zeros(0), 2.0, None) == 0.0

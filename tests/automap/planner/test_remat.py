@@ -119,7 +119,7 @@ def _scanned_groups():
 LOOP = max(_scanned_groups(), key=lambda g: g.runs)
 
 
-def _loop_seconds(prices, kept, hosted, link):
+def _loop_seconds(prices, kept, hosted, link, in_line):
     """Seconds of a loop that keeps some values, some of them in host memory, carries at -1; inf if
     what is read of a carry is nowhere.
     """
@@ -129,6 +129,8 @@ def _loop_seconds(prices, kept, hosted, link):
     order = sorted(hosted, key=lambda p: (CARRY, 0) if p == CARRY else p)
     seconds = priced.seconds(frozenset(p for p in kept | hosted if p != CARRY))
     seconds -= group.runs * sum(prices.stack_seconds.get(p, 0.0) for p in hosted)
+    if in_line:
+        return seconds + 2 * group.runs * sum(sizes[p] for p in hosted) / link
     late = 0.0
     for index, place in enumerate(order):
         left = sum(sizes[p] for p in order[index:]) / link
@@ -137,8 +139,8 @@ def _loop_seconds(prices, kept, hosted, link):
 
 
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0.0, 1.0))
-def test_the_choice_with_host_memory_is_that_of_all_choices(seed, share):
+@given(seed=st.integers(0, 2**32 - 1), share=st.floats(0.0, 1.0), in_line=st.booleans())
+def test_the_choice_with_host_memory_is_that_of_all_choices(seed, share, in_line):
     rng = np.random.default_rng(seed)
     block = LOOP.blocks[0]
     prices = BlockPrices(
@@ -156,7 +158,7 @@ def test_the_choice_with_host_memory_is_that_of_all_choices(seed, share):
     budget = share * LOOP.runs * sum(sizes[p] for p in candidates)
     best = min(
         (
-            _loop_seconds(prices, kept, hosted, link)
+            _loop_seconds(prices, kept, hosted, link, in_line)
             for choice in itertools.product("-kh", repeat=len(candidates))
             for kept in [{p for p, c in zip(candidates, choice) if c == "k"}]
             for hosted in [{p for p, c in zip(candidates, choice) if c == "h"}]
@@ -164,12 +166,12 @@ def test_the_choice_with_host_memory_is_that_of_all_choices(seed, share):
         ),
         default=None,
     )
-    choice = keep_within([prices], budget, link)
+    choice = keep_within([prices], budget, link, copies_in_line=in_line)
     assert best is not None
     hosted = {CARRY if p[0] == CARRY else p for p in choice.hosted.get(0, ())}
     kept = set(choice.kept[0]) - hosted
     assert kept_bytes([prices], choice) <= budget * (1 + 1e-9)
-    got = _loop_seconds(prices, kept, hosted, link)
+    got = _loop_seconds(prices, kept, hosted, link, in_line)
     np.testing.assert_allclose(got, best, rtol=1e-3)
 
 
