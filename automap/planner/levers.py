@@ -335,7 +335,7 @@ class _Trials:
         """The best outcome of all, the step's own among them."""
         may_compute_again, fits = self.search.allows("remat"), self.search.fits
         for choose in (keep_nothing, keep_products) if may_compute_again else ():
-            self._try(choose(self.groups))
+            self._try(choose(self.groups), is_common=True)
         fitting = [entry for entry in self._outcomes.values() if fits(entry[1])]
         if not fitting:
             # As little as a step can keep, of what does not repeat too.
@@ -378,13 +378,15 @@ class _Trials:
             copies_in_line=self.base.context.evaluator.backend.host_copies == "in line",
         )
 
-    def _try(self, kept: KeptValues) -> Outcome | None:
+    def _try(self, kept: KeptValues, *, is_common: bool = False) -> Outcome | None:
         """The best sharding of the step that keeps so much; None if it is the step itself, or time
-        is up.
+        is up. Only Ctrl-C ends what people use of the step in one batch, `is_common`.
         """
         records = remat_records(self.groups, kept)
         key = choice_key(self.groups, kept)
-        if not records or (self.deadline.is_over and self._outcomes):
+        is_asked_for = is_common and self.base.levers is None
+        is_over = self.deadline.interrupts.is_asked if is_asked_for else self.deadline.is_over
+        if not records or (is_over and self._outcomes):
             return None
         if key not in self._outcomes:
             choice = replace(Choice.of(self.base.levers), remat=records)
@@ -393,8 +395,6 @@ class _Trials:
         return self._outcomes[key][1]
 
     def _prices(self, outcome: Outcome) -> list[BlockPrices]:
-        """The blocks at the prices of an outcome's plan: equations of the forward pass are where
-        they were in the step itself.
-        """
+        """The blocks at the prices of an outcome's plan: their equations are still in the step."""
         prices = _prices(outcome)
         return [BlockPrices.priced(group, prices) for group in self.groups]
