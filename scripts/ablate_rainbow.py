@@ -317,7 +317,7 @@ class PipelineProblem:
             seed=seed,
             score=gap,
             is_optimal=gap < 1e-9,
-            decisions=result.episodes * 2 * (case.stages - 1),
+            decisions=result.episodes * (case.stages - 1),  # pivots, which device cuts follow
             seconds=time.process_time() - begin,
             learns=learns,
         )
