@@ -123,13 +123,15 @@ def apply_plan(
     # A step that needs a mesh, as for a `shard_map` without one, is traced on the plan's.
     step = as_step(call.function, mesh=plan.mesh.axes, name=plan.workload.target)
     running = step_under_plan(plan, step, devices, is_own=False)
-    compared = None
+    # One device first: a callback of the step that raises is an error there, where of several CPU
+    # devices the others wait for the one that called it until XLA ends the process.
+    single, compared = steps.single(device_mesh(plan, devices)), None
     if compares:
-        # One device first: a callback of the step that raises is an error there, where of several
-        # CPU devices the others wait for the one that called it until XLA ends the process.
         nudged = [rounded_otherwise(x, steps.input_rounding, random) for x in inputs]
-        single = steps.single(device_mesh(plan, devices))
         compared = nudged, *(steps.run(single, each)[0] for each in (inputs, nudged))
+    elif steps.calls_python and devices[0].platform == "cpu" and len(devices) > 1:
+        # They share one memory, so one of them holds the step too.
+        steps.run(single, inputs)
     results, seconds = steps.run(on_leaves(running, call), inputs)
     numerics = None
     if compared is not None:
@@ -169,6 +171,11 @@ class _Steps:
     @property
     def input_rounding(self) -> float:
         return rounding_error(least_precise(self.own))
+
+    @property
+    def calls_python(self) -> bool:
+        """Whether the step calls back into Python, as by `jax.pure_callback`."""
+        return any("callback" in each.eqn.primitive.name for each in self.own.equations)
 
     def inputs(self, random: np.random.Generator) -> list[np.ndarray]:
         """The caller's arrays, and those that are drawn for abstract ones."""

@@ -249,21 +249,25 @@ def test_a_key_that_is_donated_by_itself_is_there_for_the_next_step():
     assert made.numerics.agrees
 
 
+@pytest.mark.parametrize("compares", [True, False])
 @pytest.mark.parametrize("call", [jax.pure_callback, io_callback])
-def test_a_callback_that_raises_is_an_error_where_several_devices_would_wait(call):
+def test_a_callback_that_raises_is_an_error_where_several_devices_would_wait(call, compares):
     def fail(x):
         raise ValueError("nothing to read")
 
-    def step(w, x):
+    def body(w, x):
         read = call(fail, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
         return w - (read @ w).sum(0), (read @ w).sum()
+
+    def step(w, x):
+        return jax.lax.scan(lambda w, _: body(w, x), w, length=2)
 
     args = np.ones((16, 16), np.float32), np.ones((64, 16), np.float32)
     record = plan(step, args, topology="cpu:8", mesh={"data": 8}, preset="data-parallel")
     with pytest.raises(
         InputError, match="a callback of the step raised: ValueError: nothing to read"
     ):
-        _applied(record, step, args)
+        _applied(record, step, args, compares=compares)
 
 
 def test_what_the_devices_refuse_is_an_error_and_no_traceback(monkeypatch):
