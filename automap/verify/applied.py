@@ -110,6 +110,12 @@ def apply_plan(
     Raises `PlanError` for a plan of another step, `NotSeparableError` for a pipeline of a step that
     needs all samples at once.
     """
+    # A step that needs a mesh, as for a `shard_map` without one, is traced on the plan's.
+    step = as_step(call.function, mesh=plan.mesh.axes, name=plan.workload.target)
+    running = step_under_plan(plan, step, devices, is_own=False)
+    args, kwargs = call.arguments(jax.tree.leaves(call.args))
+    # Whether the plan is of this call is said before anything runs, which may take minutes.
+    running.prepare(*args, **kwargs)
     needed = bytes_needed(plan) if compares else bytes_needed(plan) / 3
     if devices[0].platform == "cpu" and needed > limit_bytes:
         raise InputError(
@@ -120,9 +126,6 @@ def apply_plan(
     steps = _Steps.of(plan, call)
     random = np.random.default_rng(_SEED)
     inputs = steps.inputs(random)
-    # A step that needs a mesh, as for a `shard_map` without one, is traced on the plan's.
-    step = as_step(call.function, mesh=plan.mesh.axes, name=plan.workload.target)
-    running = step_under_plan(plan, step, devices, is_own=False)
     # One device first: a callback of the step that raises is an error there, where of several CPU
     # devices the others wait for the one that called it until XLA ends the process.
     single, compared = steps.single(device_mesh(plan, devices)), None

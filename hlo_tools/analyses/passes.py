@@ -147,8 +147,11 @@ def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> frozenset[int]:
         masked = set[int]()  # values of tiles with such an array
         for kernel in run if tiled else ():
             op = graph.ops[kernel.op]
-            is_part = kernel.op in tiled or bool(masked & {a.value for a in kernel.reads})
-            if is_part and (_repeats_rows(graph, kernel) or _reads(kernel, masked)):
+            # Other sums of what a tile makes are done by another kernel, of rows as they lie.
+            is_after = op.opcode not in REDUCTIONS and _reads(kernel, masked)
+            if is_after or (
+                kernel.op in tiled and (_repeats_rows(graph, kernel) or _reads(kernel, masked))
+            ):
                 strided.add(kernel.op)
                 masked.update(op.outputs)
     return frozenset(strided)

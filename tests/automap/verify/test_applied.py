@@ -18,6 +18,7 @@ import pytest
 from automap import plan
 from automap.cli import main
 from automap.errors import InputError, PlanError
+from automap.runtime.run import step_under_plan
 from automap.step.step import traced_call
 from automap.verify import applied
 from automap.verify.applied import STEPS, apply_plan, chosen_devices
@@ -54,6 +55,19 @@ def _applied(record, step, args, **options):
     call = traced_call(step, args, name="counted", mesh=record.mesh.axes)
     given = {"compares": True, "limit_bytes": 2**30, **options}
     return apply_plan(record, call, jax.devices()[: record.mesh.device_count], **given)
+
+
+def _run_instead(monkeypatch, other):
+    """What runs is another function than the planned step; plans are checked as they are."""
+
+    class Running:
+        def __init__(self, *args, **options):
+            self.prepare = step_under_plan(*args, **options).prepare
+
+        def __call__(self, *args, **kwargs):
+            return other(*args, **kwargs)
+
+    monkeypatch.setattr(applied, "step_under_plan", Running)
 
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: space[1])
@@ -135,7 +149,7 @@ def test_a_program_that_computes_something_else_is_told(monkeypatch):
     step, args = _counted(1.0)
     record = plan(step, args, topology="cpu:4", budget=2)
     wrong = _counted(1.001)[0]
-    monkeypatch.setattr(applied, "step_under_plan", lambda *_, **__: wrong)
+    _run_instead(monkeypatch, wrong)
     made = _applied(record, step, args)
     assert made.numerics is not None
     assert [leaf.path for leaf in made.numerics.leaves if not leaf.agrees] == ["[0]['sum']"]
@@ -177,7 +191,7 @@ def test_state_that_begins_at_infinity_is_compared_by_what_it_becomes(monkeypatc
     assert made.numerics is not None
     assert made.numerics.agrees
     assert all(np.isfinite(leaf.allowed) for leaf in made.numerics.leaves)
-    monkeypatch.setattr(applied, "step_under_plan", lambda *_, **__: wrong)
+    _run_instead(monkeypatch, wrong)
     made = _applied(record, right, args)
     assert made.numerics is not None
     assert {leaf.path for leaf in made.numerics.leaves if not leaf.agrees} == {
@@ -213,12 +227,16 @@ def test_a_shard_map_without_a_mesh_is_run_on_that_of_the_plan():
     assert made.numerics.agrees
 
 
-def test_what_cannot_be_run_is_refused(tmp_path):
+def test_what_cannot_be_run_is_refused(tmp_path, monkeypatch):
     step, args = _counted(1.0)
     record = plan(step, args, topology="cpu:4", budget=2)
     with pytest.raises(InputError, match="give a larger --numerics-limit, or --no-numerics"):
         _applied(record, step, args, limit_bytes=1.0)
     other = jax.jit(lambda state, batch: (state, batch * 3))
+    # That the plan is of another step is said first, and before anything runs.
+    with pytest.raises(PlanError), monkeypatch.context() as nothing_runs:
+        nothing_runs.setattr(applied, "timed_steps", None)
+        _applied(record, other, args, limit_bytes=1.0)
     with pytest.raises(PlanError):
         _applied(record, other, args)
     with pytest.raises(InputError, match="xla_force_host_platform_device_count=4096"):
@@ -277,6 +295,6 @@ def test_what_the_devices_refuse_is_an_error_and_no_traceback(monkeypatch):
     def refuse(*_, **__):
         raise NotImplementedError("a kernel of GPUs")
 
-    monkeypatch.setattr(applied, "step_under_plan", lambda *_, **__: refuse)
+    _run_instead(monkeypatch, refuse)
     with pytest.raises(InputError, match="cannot be run on these devices: .* a kernel of GPUs"):
         _applied(record, step, args)

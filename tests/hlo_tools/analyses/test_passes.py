@@ -106,6 +106,19 @@ def test_a_mask_of_matrices_makes_tiles_of_their_same_rows(step, shape, is_strid
     assert bool(strided_tiles(graph, made)) == is_strided
 
 
+def test_a_sum_beside_a_masked_softmax_is_of_rows_as_they_lie():
+    def both(x, mask):
+        p = _softmax(x + mask)
+        return p, p.sum((0, 1))
+
+    graph = step_graph(both, (BATCH, HEADS, LENGTH, LENGTH), (LENGTH, LENGTH))
+    made = kernels(graph, backend_for("cuda").fuser, stored_bytes(graph, _wide(graph)))
+    strided = strided_tiles(graph, made)
+    softmax, summed = (graph.values[value].producer for value in graph.outputs)
+    assert softmax in strided
+    assert summed not in strided
+
+
 def test_a_causal_mask_is_one_too():
     def causal(x):
         return _softmax(jnp.where(jnp.tril(jnp.ones((LENGTH, LENGTH), bool)), x, -1e9))
