@@ -55,7 +55,7 @@ def detail(plan: PlanRecord, what: str) -> str:
     Raises `PlanError` with the closest names if there is none.
     """
     chosen = chosen_names(plan, what)
-    blocks = [_leaf(plan, leaf) for leaf in plan.inputs if leaf.path in chosen]
+    blocks = _leaves(plan, [leaf for leaf in plan.inputs if leaf.path in chosen])
     blocks += [_covered(plan, row) for row in plan.decisions if row.group in chosen]
     rest = len(blocks) - _SHOWN
     if rest > 0:
@@ -240,16 +240,25 @@ def decision_text(row: DecisionRecord) -> str:
     return f"{row.kind} {row.group}: {where}; covers {covered}"
 
 
-def _leaf(plan: PlanRecord, leaf: LeafRecord) -> str:
-    shape = ",".join(map(str, leaf.shape))
-    lines = [f"{leaf.path}: {leaf.role}, {leaf.dtype}[{shape}], spec {spec_text(leaf.spec)}"]
+def _leaves(plan: PlanRecord, leaves: Sequence[LeafRecord]) -> list[str]:
+    """A block of each kind of leaf: a weight and its moments are split for the same reasons, which
+    are said once.
+    """
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for leaf in leaves:
+        shape = ",".join(map(str, leaf.shape))
+        text = f"{leaf.path}: {leaf.role}, {leaf.dtype}[{shape}], spec {spec_text(leaf.spec)}"
+        alike.setdefault(tuple(_reasons(plan, leaf)), []).append(text)
+    return ["\n".join((*cut(texts), *reasons)) for reasons, texts in alike.items()]
+
+
+def _reasons(plan: PlanRecord, leaf: LeafRecord) -> list[str]:
+    lines = []
     covering = [row for row in plan.decisions if leaf.path in row.covers]
     for row in covering:
         lines += [f"  {decision_text(row)}", f"    because {row.reason}"]
         lines += _conflicts(plan, row.group)
-    if not covering:
-        lines.append("  no decision covers it")
-    return "\n".join(lines)
+    return lines or ["  no decision covers it"]
 
 
 def _covered(plan: PlanRecord, row: DecisionRecord) -> str:

@@ -99,6 +99,24 @@ def test_a_whole_name_goes_before_names_that_contain_it():
     assert "scale" in plan.explain("[0]['w2'")
 
 
+def test_leaves_that_are_split_for_the_same_reasons_have_them_once():
+    w2 = PLAN.inputs[1]
+    moment = dataclasses.replace(w2, path="[1].mu['w2']", role="optimizer state")
+    covering = [
+        dataclasses.replace(row, covers=(*row.covers, moment.path))
+        for row in PLAN.decisions
+        if w2.path in row.covers
+    ]
+    plan = dataclasses.replace(PLAN, inputs=(*PLAN.inputs, moment), decisions=tuple(covering))
+    text = plan.explain("['w2']")
+    assert text.count("storage w2 of the feed-forward") == 1
+    assert (
+        "[0]['w2']: parameter, bfloat16[2048,512], spec [model+data, whole]\n"
+        "[1].mu['w2']: optimizer state, bfloat16[2048,512], spec [model+data, whole]\n"
+        "  compute ff" in text
+    )
+
+
 def test_an_input_that_no_decision_covers():
     assert "[1]: batch, bfloat16[64,512], spec [data, whole]\n  no decision" in PLAN.explain("[1]")
 
