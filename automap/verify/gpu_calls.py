@@ -12,7 +12,7 @@ it so), but for what is fused into a kernel: that is read as it lies in memory, 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -31,7 +31,12 @@ from automap.cost.kernels.on_core import (
     sort_work,
     top_k_work,
 )
-from automap.cost.kernels.unaligned_rows import LocalProducts, has_slow_rows, least_seconds
+from automap.cost.kernels.unaligned_rows import (
+    READ_THROUGH,
+    LocalProducts,
+    has_slow_rows,
+    least_seconds,
+)
 from automap.topology.gpu_devices import has_matrix_units
 from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
@@ -45,7 +50,6 @@ from hlo_tools.rules import make_rule
 
 _BACKWARD_INPUT, _BACKWARD_FILTER = "__cudnn$convBackwardInput", "__cudnn$convBackwardFilter"
 _TOP_K = "__gpu$TopK"
-_REORDERING: Final = frozenset({"transpose", "convert"})
 _Kind = Literal["batch", "free", "summed"]
 
 
@@ -274,7 +278,7 @@ def _row(shape: Shape, kinds: Sequence[_Kind], order: Sequence[int]) -> tuple[in
 def _order(instruction: Instruction, by_id: Mapping[int, Instruction]) -> Sequence[int]:
     """The dimensions of what a dot reads in the order of memory."""
     order = list(range(len(instruction.shape.dims)))
-    while instruction.opcode in _REORDERING:
+    while instruction.opcode in READ_THROUGH:
         if instruction.opcode == "transpose":
             order = [order[d] for d in np.argsort(instruction.dimensions)]
         instruction = by_id[instruction.operands[0]]

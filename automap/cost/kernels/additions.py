@@ -37,6 +37,7 @@ from hlo_tools.rules import Rule
 
 _WORD_BYTES: Final = 4
 _WARP: Final = 32
+# Of V100, A100, H100 and B200 (CUDA C++ Programming Guide, compute capabilities).
 _CORE_THREADS: Final = 2048
 
 

@@ -42,8 +42,8 @@ _TILE: Final = 128
 _WORD_BYTES: Final = 4
 # XLA pads products of 8-bit types (gemm_rewriter.cc); others have no matrix units or wide numbers.
 _TYPES: Final = frozenset({"bf16", "f16", "f32"})
-# How arrays may be written that a product reads, and read that it makes, in another order.
-_REORDERING: Final = frozenset({"transpose", "convert"})
+READ_THROUGH: Final = frozenset({"transpose", "convert"})
+"""What a product's kernel does as it reads or writes: its arrays lie as they were before."""
 
 RowFactors: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 """The factors along the rows of a product's left and right side and of its result."""
@@ -205,7 +205,7 @@ def _order(graph: Graph, value: int) -> list[int]:
     order = list(range(len(graph.values[value].dims)))
     while (producer := graph.values[value].producer) >= 0:
         op = graph.ops[producer]
-        if op.opcode not in _REORDERING:
+        if op.opcode not in READ_THROUGH:
             break
         if op.opcode == "transpose":
             # Dimension i of what it makes is dimension `dimensions[i]` of what it reads.
@@ -227,7 +227,7 @@ def _only_readers(graph: Graph, value: int) -> Iterator[Op]:
     outputs = frozenset(graph.outputs)
     while value not in outputs and len(graph.users[value]) == 1:
         op = graph.ops[graph.users[value][0]]
-        if op.opcode not in _REORDERING:
+        if op.opcode not in READ_THROUGH:
             return
         yield op
         value = op.outputs[0]
