@@ -3,6 +3,7 @@ the optimizer.
 """
 
 from collections import Counter
+from functools import partial
 from importlib.util import find_spec
 import re
 
@@ -188,15 +189,15 @@ def test_what_a_loop_stacks_is_gathered_as_often_as_planned(tmp_path):
     assert gathers.compiled_count == gathers.predicted_count
 
 
-def _cast_layers(parameters, x):
+def _cast_layers(parameters, x, dtype=jnp.bfloat16):
     """Layers computed again, whose weights are cast and, in the backward loop, read twice."""
 
     def layer(h, w):
-        half = {name: w[name].astype(jnp.bfloat16) for name in ("up", "down")}
+        half = {name: w[name].astype(dtype) for name in ("up", "down")}
         return h + jax.nn.gelu(h @ half["up"]) @ half["down"], None
 
     def loss(p):
-        out = jax.lax.scan(jax.checkpoint(layer), x.astype(jnp.bfloat16), p)[0]
+        out = jax.lax.scan(jax.checkpoint(layer), x.astype(dtype), p)[0]
         return jnp.mean(out.astype(jnp.float32) ** 2)
 
     gradients = jax.grad(loss)(parameters)
@@ -230,8 +231,12 @@ def test_what_is_cast_to_fewer_bytes_is_pinned_before_it_is_gathered():
 def test_pinned_casts_compute_what_one_device_does():
     plan, args = _plan_of_cast_layers("cpu:8")
     ours, alone = plan.jit(_cast_layers)(*args), jax.jit(_cast_layers)(*args)
-    for name, expected in alone.items():
-        assert jnp.allclose(ours[name], expected, rtol=1e-2, atol=1e-3), name
+    exact = jax.jit(partial(_cast_layers, dtype=jnp.float32))(*args)
+    for name, expected in exact.items():
+        # One device rounds too, with JAX 0.12 more of the sums.
+        error, rounding = (jnp.abs(x[name] - expected).max() for x in (ours, alone))
+        assert rounding < 0.05 * jnp.abs(expected - args[0][name]).max(), name
+        assert error < 1.5 * rounding, name
 
 
 @pytest.mark.gpu_compiler
