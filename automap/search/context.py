@@ -235,11 +235,13 @@ class SearchContext:
         # Lazily, as a caller may stop early or the budget may end in the middle.
         while chunk := list(islice(rest, self._batches.most_points)):
             self.spend(self.point_seconds * len(chunk))
-            self._price_together(chunk)
+            self.price_together(chunk)
             yield from (self.consider(point, origin) for point in chunk)
 
-    def _price_together(self, points: Sequence[Point]) -> None:
-        """Have the estimates of points ready that `consider` would price one by one."""
+    def price_together(self, points: Sequence[Point]) -> None:
+        """Have the estimates of points ready that `consider` and `estimate` would price one by one,
+        which takes about twice as long.
+        """
         # Those that are allowed; the others are left to `consider`, which gives None for them.
         classes_by_point: dict[Point, SplitClasses] = {}
         by_mesh: dict[Mesh, dict[SplitClasses, None]] = {}

@@ -7,8 +7,8 @@ that promise most come first, and of many meshes those are searched whose preset
 
     promise   more devices at work, then more parts of the batch, then fewer axes
                                                                    -> in: `_promise`
-    time      at most `_SHARE` of what is left; one point is always priced, what is left out is
-              noted
+    together  those of one mesh, the mesh of the most promising point first
+    time      at most `_SHARE` of what is left; one mesh is always priced, what is left out is noted
     meshes    at most `MOST_MESHES`                                -> in: `_narrow`
 """
 
@@ -52,14 +52,19 @@ def price_presets(context: SearchContext, wanted: str | None = None) -> None:
         for name, points in points_by_preset.items():
             points += PRESETS[name].points(context.space, mesh)
     every = [(name, point) for name, points in points_by_preset.items() for point in points]
+    by_mesh: dict[Mesh, dict[Point, None]] = {}
+    for _, point in sorted(every, key=lambda e: (e[0] != wanted, *_promise(context, e[1]))):
+        by_mesh.setdefault(point.mesh, {})[point] = None
     # The point as a preset has it -> the nearest one that keeps the pins.
     priced, is_any = dict[Point, Point](), False
-    for _, point in sorted(every, key=lambda e: (e[0] != wanted, *_promise(context, e[1]))):
+    for points in by_mesh.values():
         # One price at least, or the search would end without a plan.
         if is_any and until.is_over:
             break
-        priced[point] = context.pinned.nearest(point)
-        is_any |= context.estimate(priced[point]) is not None
+        nearest = {point: context.pinned.nearest(point) for point in points}
+        context.price_together(list(nearest.values()))
+        priced |= nearest
+        is_any |= any(context.estimate(point) is not None for point in nearest.values())
     # In the order of names and meshes, so that of equal points the first is remembered.
     for name, point in every:
         estimate = context.estimate(priced[point]) if point in priced else None

@@ -115,7 +115,8 @@ def test_a_step_fits_that_does_not_without(loss):
 def test_a_budget_that_is_used_up_says_where_the_time_went():
     workload = trace_step(_step(_scanned), _arguments(), platform="tpu")
     options, topology = _limited(workload, 0.7)
-    enough = find_with_levers(workload, topology, options)
+    # More than it takes on a machine that other programs use too.
+    enough = find_with_levers(workload, topology, replace(options, budget_seconds=60.0))
     assert not any("was used up" in warning for warning in enough.warnings)
     short = find_with_levers(workload, topology, options, deadline=Deadline.after(0))
     (told,) = [warning for warning in short.warnings if "was used up" in warning]
