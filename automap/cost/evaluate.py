@@ -127,7 +127,7 @@ class Evaluator:
 
     def estimate(self, priced: Priced) -> Estimate:
         """The parts of one point taken together."""
-        return self.whole(
+        return self.add_up(
             priced, self.together(priced, np.zeros(len(priced.collectives.kind), int))
         )
 
@@ -140,7 +140,7 @@ class Evaluator:
             messages = self.collective_prices.parts(collectives, sizes)
         return Together(seconds, messages, self.stored_local(priced.sharding))
 
-    def whole(self, priced: Priced, together: Together) -> Estimate:
+    def add_up(self, priced: Priced, together: Together) -> Estimate:
         """The estimate of one point."""
         collectives, kernel_seconds = priced.collectives, priced.kernel_seconds
         busy = float(together.collective_seconds @ collectives.count)

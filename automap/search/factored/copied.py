@@ -270,7 +270,7 @@ class Batches:
         every = [*split_classes, *[split_classes[-1]] * (n_copies - n)]
         joint = joint_shardings(self.evaluator.tables, self.evaluator.n_classes, every)
         parts = _split_batch(self.evaluator, copied, copied.price(joint), n_copies)
-        return [self.evaluator.whole(*part) for part in islice(parts, n)]
+        return [self.evaluator.add_up(*part) for part in islice(parts, n)]
 
     def _copied_evaluator(self, n: int) -> tuple[int, Evaluator]:
         """An evaluator of at least n copies, and of how many."""
@@ -281,10 +281,10 @@ class Batches:
         n_copies = at_hand if spare < n else n
         self._spare[n] = spare + n_copies - n
         if n_copies not in self._copies:
-            self._copies[n_copies] = self._made(n_copies)
+            self._copies[n_copies] = self._build_evaluator(n_copies)
         return n_copies, self._copies[n_copies]
 
-    def _made(self, n: int) -> Evaluator:
+    def _build_evaluator(self, n: int) -> Evaluator:
         tables = self.evaluator.tables
         # All of the program as one cell: its copies are copies of the step.
         whole = Cell(
