@@ -39,7 +39,9 @@ def fit_errors(file: FittedFile) -> Iterator[Error]:
     for name, entry in entries(file).items():
         # A range, as several programs were measured for one number.
         for device, least, most in entry.get("measured", ()):
-            yield Error(name, device, entry["value"], least, most)
+            value = entry["value"]
+            own = dict(value)[device] if isinstance(value, list) else value
+            yield Error(name, device, own, least, most)
 
 
 @click.command(help=__doc__)

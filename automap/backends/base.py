@@ -94,6 +94,8 @@ class Backend:
     collective_dims     along which dimension a collective cuts or joins an array: any, or the first
                         in memory, for which products turn operands and results; sums are there
                         whole until they are scattered then (`automap.cost.traffic.turned`)
+    slice_scatters      what is made of a reduce-scatter over all devices of a slice
+                        (`automap.cost.collectives.costs`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
     arrays              how arrays lie in memory; None where they lie without gaps
     scratch             what operations need besides (`automap.backends.arrays`)
@@ -134,6 +136,7 @@ class Backend:
     ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]
     collective_dims: Literal["any", "first"]
+    slice_scatters: Literal["scatters", "all-reduces"]
     layout: Literal["rows", "tiles"]
     fitted: FittedFile
     tiles: FittedFile

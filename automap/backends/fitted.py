@@ -80,8 +80,9 @@ class TileNumbers:
     fourier_turn_bytes: float
     ring_element_bytes: float
     ring_kernels: float
-    ring_flops_per_byte: float
+    ring_flops_per_byte: tuple[tuple[str, float], ...]
     ring_fewest_devices: int
+    ring_most_devices: int
     ring_held_share: float
     ring_rounded_bytes: int
     ring_made_bytes: int
@@ -96,6 +97,13 @@ class TileNumbers:
     def small_rows(self, item_bytes: int) -> tuple[int, ...]:
         """The numbers of rows that smaller tiles hold, of numbers of so many bytes."""
         return {4: self.small_rows_of_4_bytes, 2: self.small_rows_of_2_bytes}.get(item_bytes, ())
+
+    def least_ring_flops_per_byte(self, device_name: str) -> float:
+        """From how many flops for each byte of a shard products go round a ring; what is said of no
+        device is that of the one which needs most.
+        """
+        by_device = dict(self.ring_flops_per_byte)
+        return by_device.get(device_name, max(by_device.values()))
 
     def register_seconds(self, item_bytes: int) -> float:
         """Of a core, for each number of so many bytes that a kernel takes through the registers,
@@ -249,5 +257,9 @@ def addition_numbers(file: FittedFile) -> AdditionNumbers:
 def _values(file: FittedFile, kind: type[Any]) -> dict[str, Any]:
     tables = entries(file)
     values = {field.name: tables[field.name]["value"] for field in fields(kind)}
-    # Lists of TOML as tuples: the numbers are hashable.
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+    return {name: _hashable(value) for name, value in values.items()}
+
+
+def _hashable(value: Any) -> Any:
+    """Lists of TOML as tuples: the numbers are keys of caches."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value

@@ -26,7 +26,7 @@ from automap.topology.model import Reach
 from automap.topology.spans import Span
 
 
-Algorithm = Literal["ring", "tree", "halving"]
+Algorithm = Literal["ring", "torus", "tree", "halving"]
 # What levels of the catalogue give as latency: NCCL's table, its ring with Simple.
 _RING_SIMPLE_STEP_SECONDS: Final[Mapping[Reach, float]] = {"host": 3.4e-6, "network": 9.6e-6}
 

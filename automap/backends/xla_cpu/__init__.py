@@ -39,6 +39,7 @@ XLA_CPU: Final = Backend(
     ragged_products="all groups",
     scattered_products="apart",
     collective_dims="any",
+    slice_scatters="scatters",
     layout="rows",
     fitted=FittedFile(folder="xla_cpu", file="defaults.toml"),
     tiles=LIBTPU,

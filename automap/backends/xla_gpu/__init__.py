@@ -154,6 +154,7 @@ XLA_GPU: Final = Backend(
     scattered_products="apart",
     # Layouts are assigned so (gpu_layout_assignment.cc).
     collective_dims="first",
+    slice_scatters="scatters",
     # A softmax and its gradient are kernels of Triton's, which write over nothing.
     beside_sums="anew",
     layout="rows",

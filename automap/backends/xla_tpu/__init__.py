@@ -1,5 +1,6 @@
 """XLA:TPU, as libtpu brings it: tiles, rings, and products in bfloat16."""
 
+from dataclasses import replace
 from typing import Final
 
 from automap.backends.base import Backend, CompiledCollectives
@@ -34,7 +35,7 @@ XLA_TPU: Final = Backend(
     name="xla_tpu",
     platform="tpu",
     fuser=_FUSER,
-    protocols=(PLAIN,),
+    protocols=(replace(PLAIN, algorithm="torus"),),
     compiled=CompiledCollectives(
         note="the TPU compiler sends what a product needs in pieces while it computes (as "
         "permutes), and turns gathers and scatters of many small tensors into other collectives",
@@ -56,6 +57,7 @@ XLA_TPU: Final = Backend(
     ragged_products="own group",
     scattered_products="rings",
     collective_dims="any",
+    slice_scatters="all-reduces",
     layout="tiles",
     fitted=LIBTPU,
     tiles=LIBTPU,

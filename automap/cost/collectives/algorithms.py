@@ -28,6 +28,12 @@ reduce-scatter and all-gather (mirror images): the faster of
 all-reduce
   ring    reduce-scatter, then all-gather: twice the above, with rings across hosts too.
   halving, of devices that meet in one memory: twice the stages with ceil(log2 n) h on every switch.
+  torus   of a compiler that uses several dimensions at once only to reduce, and only over whole ones:
+          twice the stages if no dimension is cut, twice one ring otherwise. Its gathers and scatters
+          are the faster of one ring and of all this                       -> in: `_by_rings`
+          A ring goes through all N ranks of a torus and uses two links of each, both ways at once:
+          alpha floor(N/2) h, beta (1 - 1/N) / (2 l), with l the bytes per second of a link of the
+          slowest dimension: half a ring's b, a line's whole.
   tree    reduce to the root, then broadcast, in chunks that follow each other: a chain inside a
           host, a double binary tree across                                -> in: `_tree`
           alpha 2 sum of (n-1) h or ceil(log2 n) h, beta 2 max_k 1 / (I_k b_k).
@@ -43,6 +49,10 @@ collective-permute: every rank sends its operand to the next              -> in:
     (over several dimensions of a torus: `automap.cost.collectives.costs`, by the order of devices)
     The slowest span decides: its alpha is h (a line's last rank is n-1 hops from the first) and its
     beta 1/b, or 2/b on a ring, where one direction is one of the two links.
+
+The torus's rules are read from programs that libtpu 0.0.51 compiled for slices of v5e, v5p and v6e,
+whose gathers are "1DAllGather" and whose scatters "StrategyRing" with one color, while all-reduces
+are "ND" over whole dimensions (docs/reports/collectives_tpu.md).
 
 Sources: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH"
 (2005) for recursive halving; Sanders, Speck, Traff, "Two-tree algorithms" (2009) for the tree;
@@ -86,6 +96,20 @@ def _scatter(group: Group) -> Iterator[Line]:
         yield _flat_ring(group)
 
 
+def _reduce_over_torus(group: Group) -> Iterator[Line]:
+    if all(span.kind == "switch" or span.ranks == span.level.size for span in group):
+        yield from _scatter_then_gather(group)
+    else:
+        yield _by_rings(group).times(2)
+
+
+def _scatter_over_torus(group: Group) -> Iterator[Line]:
+    yield _by_rings(group)
+    yield from _reduce_over_torus(group)
+    if _is_nested_switches(group):
+        yield _flat_ring(group)
+
+
 def _scatter_then_gather(group: Group) -> Iterator[Line]:
     yield _by_stages(group, _ring_steps).times(2)
     if _is_nested_switches(group):
@@ -109,6 +133,27 @@ def _by_stages(group: Group, steps: Callable[[Span], int]) -> Line:
         beta += _torus_beta(stage) / inside
         inside *= prod(span.ranks for span in stage)
     return Line(alpha_seconds=alpha, beta_seconds_per_byte=beta)
+
+
+def _by_rings(group: Group) -> Line:
+    alpha = beta = 0.0
+    inside = 1
+    for stage in _stages(group):
+        line = _by_stages(stage, _halving_steps) if len(stage) == 1 else _round_torus(stage)
+        alpha += line.alpha_seconds
+        beta += line.beta_seconds_per_byte / inside
+        inside *= prod(span.ranks for span in stage)
+    return Line(alpha_seconds=alpha, beta_seconds_per_byte=beta)
+
+
+def _round_torus(stage: Group) -> Line:
+    ranks = prod(span.ranks for span in stage)
+    # A ring's bytes per second are those of two links, a line's those of one.
+    links = (span.bytes_per_s / (2 if span.kind == "ring" else 1) for span in stage)
+    return Line(
+        alpha_seconds=ranks // 2 * max(span.hop_seconds for span in stage),
+        beta_seconds_per_byte=(1 - 1 / ranks) / (2 * min(links)),
+    )
 
 
 def _flat_ring(group: Group) -> Line:
@@ -180,6 +225,13 @@ LINES: Final[Mapping[Algorithm, Mapping[CollectiveKind, Callable[[Group], Iterat
         CollectiveKind.ALL_REDUCE: _scatter_then_gather,
         CollectiveKind.ALL_GATHER: _scatter,
         CollectiveKind.REDUCE_SCATTER: _scatter,
+        CollectiveKind.ALL_TO_ALL: _exchange,
+        CollectiveKind.PERMUTE: _shift,
+    },
+    "torus": {
+        CollectiveKind.ALL_REDUCE: _reduce_over_torus,
+        CollectiveKind.ALL_GATHER: _scatter_over_torus,
+        CollectiveKind.REDUCE_SCATTER: _scatter_over_torus,
         CollectiveKind.ALL_TO_ALL: _exchange,
         CollectiveKind.PERMUTE: _shift,
     },

@@ -8,6 +8,9 @@ takes the fastest for the size. A minimum of rising lines is rising and concave,
 B / t(B) rises with B: small messages ride a line with a low alpha, large ones one with a low beta.
 Only lines that are lowest somewhere are kept                -> in: `_lowest`
 
+Over all devices of some TPU slices a reduce-scatter is an all-reduce whose result is sliced
+                                                                -> in: `_is_reduced`
+
 B is the full buffer on one device (see `automap.cost.collectives.algorithms`). A bundle of m
 messages with B bytes in all costs m t(B / m) = min over k of alpha_k m + beta_k B, also for a
 fraction m.
@@ -20,7 +23,7 @@ from math import prod
 import numpy as np
 
 from automap.backends import SentSpan, backend_for
-from automap.cost.collectives.algorithms import LINES, Line
+from automap.cost.collectives.algorithms import LINES, Group, Line
 from automap.cost.collectives.kinds import CollectiveKind as CollectiveKind
 from automap.topology.device_order import device_order
 from automap.topology.link_loads import permutation
@@ -114,7 +117,22 @@ def collective_cost(
     group = spans(topology, mesh_shape, axes)
     if kind is CollectiveKind.PERMUTE and len(group) > 1 and any(s.kind != "switch" for s in group):
         return _permute_cost(topology, mesh_shape, axes)
+    if kind is CollectiveKind.REDUCE_SCATTER and _is_reduced(topology, group):
+        kind = CollectiveKind.ALL_REDUCE
     return group_cost(kind, topology.platform, group)
+
+
+def _is_reduced(topology: Topology, group: Group) -> bool:
+    """Whether what is scattered over the group is reduced whole: over all devices of a slice whose
+    dimensions libtpu takes to be as fast together as one ring is with half of the bytes.
+    """
+    sides = [span.ranks for span in group if span.kind != "switch"]
+    return (
+        backend_for(topology.platform).slice_scatters == "all-reduces"
+        and len(sides) == len(group)
+        and prod(sides) == topology.device_count
+        and (len(sides) > 2 or len(sides) == 2 and min(sides) == max(sides) > 2)
+    )
 
 
 def _permute_cost(
@@ -151,7 +169,7 @@ def ring_scatter_cost(
     return CollectiveCost(lines=(line,))
 
 
-def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) -> CollectiveCost:
+def group_cost(kind: CollectiveKind, platform: Platform, group: Group) -> CollectiveCost:
     """The cost of a collective over ranks that lie as `group` says, innermost first; of none it is
     free.
     """
@@ -165,7 +183,7 @@ def group_cost(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) 
     return CollectiveCost(lines=() if is_whole else lines, measured=measured)
 
 
-def _lines(kind: CollectiveKind, platform: Platform, group: Sequence[Span]) -> tuple[Line, ...]:
+def _lines(kind: CollectiveKind, platform: Platform, group: Group) -> tuple[Line, ...]:
     """What the algorithms and protocols of a platform's library make of a group."""
     lines = []
     for protocol in backend_for(platform).protocols:

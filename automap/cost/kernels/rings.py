@@ -19,9 +19,10 @@ along the plan's order of the devices, n / 2 times (`automap.cost.collectives`),
 reduce-scatter of the same bytes, which would use all links. Products whose sum is scattered go
 round a ring each.
 
-A ring is made if it has at least `ring_fewest_devices` devices, and the product
-`ring_flops_per_byte` flops or more on a device for each byte of a shard. What these numbers, and
-the 3 and 4 above, were fitted on stands in the backend's data file.    -> in: `with_rings`
+A ring is made if it has at least `ring_fewest_devices` devices and at most `ring_most_devices`, and
+the product `ring_flops_per_byte` flops or more on a device for each byte of a shard: about as many
+as the device computes while one of its links carries a byte. What these numbers, and the 3 and 4
+above, were fitted on stands in the backend's data file.    -> in: `with_rings`
 """
 
 from collections.abc import Sequence
@@ -69,8 +70,9 @@ def with_rings(
     rows = np.flatnonzero(mask)
     devices = _devices(mask[rows], sharding.sizes)
     flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
-    is_long = flops * devices >= numbers.ring_flops_per_byte * n_bytes[rows]
-    is_ring = is_long & (devices >= numbers.ring_fewest_devices)
+    is_long = flops * devices >= n_bytes[rows] * numbers.least_ring_flops_per_byte(device.name)
+    has_enough = devices >= numbers.ring_fewest_devices
+    is_ring = is_long & has_enough & (devices <= numbers.ring_most_devices)
     rows, devices = rows[is_ring], devices[is_ring]
     bytes_per_s = device.hbm_bytes_per_s * device.memory_efficiency
     made = table.product_row[rows]

@@ -13,6 +13,7 @@ import pytest
 from scipy.optimize import linprog
 
 from automap.cost.collectives import CollectiveKind, collective_cost
+from automap.cost.collectives.costs import group_cost
 from automap.topology import Level, Topology, get_topology, mesh_shapes
 from automap.topology.spans import spans
 from tests.automap.topologies import by_formulas
@@ -133,8 +134,64 @@ def test_torus_is_the_best_split_over_orders(levels):
         A_eq=np.append(np.ones(len(orders)), 0)[None],
         b_eq=[1],
     ).fun
-    cost = whole(RS, machine(*levels))
-    assert cost.beta_seconds_per_byte == pytest.approx(best, rel=1e-6)
+    cost = whole(AR, machine(*levels))
+    assert cost.beta_seconds_per_byte == pytest.approx(2 * best, rel=1e-6)
+
+
+# Links have 50 GB/s on v5e and 100 on v5p; a ring uses two of them, whatever the dimensions.
+@pytest.mark.parametrize(
+    ("name", "shape", "axes", "beta", "has_dimensions"),
+    [
+        ("v5e:4x8", (32,), (0,), 31 / 32 / 100e9, True),
+        ("v5e:16x16", (4, 64), (1,), 63 / 64 / 100e9, False),
+        ("v5e:8x8", (2, 32), (1,), 31 / 32 / 100e9, False),
+        ("v5p:4x4x4", (4, 4, 4), (0, 2), 15 / 16 / 200e9, True),
+        ("v5p:4x4x4", (2, 32), (1,), 31 / 32 / 200e9, False),
+        ("v5p:4x4x8", (4, 4, 8), (1, 2), 31 / 32 / 200e9, True),
+    ],
+)
+def test_only_all_reduces_use_several_whole_dimensions(name, shape, axes, beta, has_dimensions):
+    """As libtpu 0.0.51 compiles them: `1DAllGather`, `StrategyRing` and, of all-reduces over whole
+    dimensions, `StrategyND`.
+    """
+    topology = get_topology(name)
+    ring, stages = by_algorithm(topology, shape, axes)
+    assert ring[RS] == ring[AG]
+    assert ring[RS].lines[-1].beta_seconds_per_byte == pytest.approx(beta)
+    assert (ring[AR] == stages[AR]) == has_dimensions
+    if not has_dimensions:
+        assert ring[AR].lines[-1].beta_seconds_per_byte == pytest.approx(2 * beta)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_reduced"),
+    [
+        # As libtpu 0.0.51 compiles them.
+        ("v5e:2x2", False),
+        ("v5e:2x4", False),
+        ("v5e:4x8", False),
+        ("v5e:4x4", True),
+        ("v5e:8x8", True),
+        ("v5p:2x2x2", True),
+        ("v5p:2x4x4", True),
+        ("v5p:4x4x8", True),
+    ],
+)
+def test_over_a_square_or_a_block_of_chips_a_scatter_is_an_all_reduce(name, is_reduced):
+    topology = get_topology(name)
+    count = topology.device_count
+    assert (whole(RS, topology) == whole(AR, topology)) == is_reduced
+    # Part of the slice scatters.
+    part = {kind: collective_cost(kind, topology, (2, count // 2), (1,)) for kind in (RS, AG)}
+    assert part[RS] == part[AG]
+
+
+def by_algorithm(topology, shape, axes):
+    """Costs by kind, as TPUs and as a platform that uses all dimensions for everything."""
+    group = spans(topology, shape, axes)
+    torus = {kind: group_cost(kind, "tpu", group) for kind in (AR, RS, AG)}
+    stages = {kind: group_cost(kind, "cpu", group) for kind in (AR, RS, AG)}
+    return torus, stages
 
 
 def hosts(name, n_hosts, gpus):
@@ -227,13 +284,16 @@ def groups(draw):
 def test_algebra(group, n_bytes, more):
     cost = {kind: collective_cost(kind, *group) for kind in CollectiveKind}
     seconds = {kind: cost[kind].seconds(n_bytes) for kind in CollectiveKind}
-    assert seconds[RS] == seconds[AG]
-    assert 0 < seconds[RS] < seconds[AR]
+    dims = sum(span.kind != "switch" for span in spans(*group))
+    is_torus = group[0].platform == "tpu" and dims > 1
+    if not is_torus:
+        assert seconds[RS] == seconds[AG] < seconds[AR]
+    assert 0 < max(seconds[RS], seconds[AG]) <= seconds[AR]
     for kind in CollectiveKind:
         assert cost[kind].seconds(n_bytes + more) > seconds[kind]
         # Concave: a message of twice the size costs less than two.
         assert cost[kind].seconds(2 * n_bytes) <= 2 * seconds[kind] * (1 + 1e-12)
-    if group[0].platform != "cuda" and all(x.reach == "host" for x in group[0].levels):
+    if group[0].platform != "cuda" and not is_torus and all(x.reach == "host" for x in group[0].levels):
         assert seconds[AR] == pytest.approx(seconds[RS] + seconds[AG], rel=1e-12)
 
 

@@ -23,7 +23,8 @@ from tests.steps import decoder, mlp
 
 
 NUMBERS = backend_for("tpu").tile_numbers
-LONG = 1.01 * NUMBERS.ring_flops_per_byte
+LEAST_FLOPS_PER_BYTE = NUMBERS.least_ring_flops_per_byte("v5e")
+LONG = 1.01 * LEAST_FLOPS_PER_BYTE
 
 
 def ringed(flops_per_byte, topology, sizes=(2, 4), written=0.0, passed=1.0):
@@ -120,7 +121,7 @@ def test_only_tpus_make_rings(name, is_ringed):
 @pytest.mark.parametrize(("share", "makes_ring"), [(1.01, True), (0.99, False)])
 def test_no_ring_of_a_product_that_is_short_beside_its_shards(share, makes_ring):
     topology = machine("v5e:2x4")
-    _, rings, alone, products, entries, each = ringed(share * NUMBERS.ring_flops_per_byte, topology)
+    _, rings, alone, products, entries, each = ringed(share * LEAST_FLOPS_PER_BYTE, topology)
     assert ((rings.kernel_seconds > alone)[products] == makes_ring).all()
     assert rings.overlapped_seconds[entries] == pytest.approx(makes_ring * each[entries])
 
@@ -137,6 +138,27 @@ def test_two_devices_make_no_ring():
     _, rings, alone, _, _, _ = ringed(LONG, machine("v5e:2x4", **FAST_MEMORY), sizes=(4, 2))
     assert (rings.kernel_seconds == alone).all()
     assert not rings.overlapped_seconds.any()
+
+
+@pytest.mark.parametrize(("slice_name", "makes_ring"), [("4x8", True), ("8x8", False)])
+def test_more_than_32_devices_make_no_ring(slice_name, makes_ring):
+    """Of 64 devices libtpu makes no ring, whatever the flops."""
+    step, args = mlp(batch=16384, width=64)
+    topology = machine(f"v5e:{slice_name}", **FAST_MEMORY)
+    cost, space = evaluator(step, args, topology)
+    mesh = Mesh(("data",), (topology.device_count,))
+    (point,) = PRESETS["zero-3"].points(space, mesh)
+    priced = cost.price_point(space.split_classes(point))
+    assert (priced.collectives.kind == REDUCE_SCATTER).any()
+    assert priced.overlapped_seconds.any() == makes_ring
+
+
+def test_a_faster_device_needs_more_flops_for_a_ring():
+    """v6e computes twice as much as v5p while a link carries a byte."""
+    assert not ringed(LONG, machine("v6e:2x4"))[1].overlapped_seconds.any()
+    long = 1.01 * NUMBERS.least_ring_flops_per_byte("v6e")
+    assert ringed(long, machine("v6e:2x4"))[1].overlapped_seconds.any()
+    assert NUMBERS.least_ring_flops_per_byte("of no catalogue") >= long / 1.01
 
 
 def test_a_ring_launches_three_kernels_in_each_round():
