@@ -13,7 +13,7 @@ every 120 bytes; Simple fences whole chunks. A row says what one costs:
     bandwidth_fraction   of a link's bytes per second
 
 The tree is an algorithm of its own with its own steps: a Simple step waits for a whole chunk.
-Compilers that move data by themselves do so in one way each: on rings of a torus, or by a meeting
+Compilers that move data by themselves do so in one way each: over a torus of links, or by a meeting
 in shared memory whose steps are taken to grow with the logarithm of the devices (an assumption).
 Which protocols there are is each backend's own; NCCL's are in `automap.backends.xla_gpu`.
 """

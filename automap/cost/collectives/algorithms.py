@@ -28,9 +28,9 @@ reduce-scatter and all-gather (mirror images): the faster of
 all-reduce
   ring    reduce-scatter, then all-gather: twice the above, with rings across hosts too.
   halving, of devices that meet in one memory: twice the stages with ceil(log2 n) h on every switch.
-  torus   of a compiler that uses several dimensions at once only to reduce, and only over whole ones:
-          twice the stages if no dimension is cut, twice one ring otherwise. Its gathers and scatters
-          are the faster of one ring and of all this                       -> in: `_by_rings`
+  torus   of a compiler that uses several dimensions at once only to reduce, and only over whole
+          ones: twice the stages if no dimension is cut, twice one ring otherwise. Its gathers and
+          scatters are the faster of one ring and of all this              -> in: `_by_rings`
           A ring goes through all N ranks of a torus and uses two links of each, both ways at once:
           alpha floor(N/2) h, beta (1 - 1/N) / (2 l), with l the bytes per second of a link of the
           slowest dimension: half a ring's b, a line's whole.

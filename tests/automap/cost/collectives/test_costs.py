@@ -293,7 +293,11 @@ def test_algebra(group, n_bytes, more):
         assert cost[kind].seconds(n_bytes + more) > seconds[kind]
         # Concave: a message of twice the size costs less than two.
         assert cost[kind].seconds(2 * n_bytes) <= 2 * seconds[kind] * (1 + 1e-12)
-    if group[0].platform != "cuda" and not is_torus and all(x.reach == "host" for x in group[0].levels):
+    if (
+        group[0].platform != "cuda"
+        and not is_torus
+        and all(x.reach == "host" for x in group[0].levels)
+    ):
         assert seconds[AR] == pytest.approx(seconds[RS] + seconds[AG], rel=1e-12)
 
 
