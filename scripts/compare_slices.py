@@ -17,6 +17,7 @@ instruction's configuration.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 import os
 from pathlib import Path
@@ -25,7 +26,7 @@ from typing import Final, Literal
 
 import click
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from rich.progress import track
 
 from automap.backends import backend_for
@@ -172,11 +173,9 @@ class _Laid:
 
     def specs(self) -> Callable[..., NamedSharding]:
         """A function of an array's dimensions, each "group", "others" or None, for its sharding."""
-        names = [f"axis{number}" for number in range(len(self.mesh))]
-        devices = slice_devices(self.topology.name, self.topology.device_count)
-        mesh = mesh_on(devices, list(zip(names, self.mesh, strict=True)))
-        inside = tuple(names[axis] for axis in self.axes)
-        others = tuple(name for name in names if name not in inside) or None
+        mesh = _mesh(self.topology, self.mesh)
+        inside = tuple(mesh.axis_names[axis] for axis in self.axes)
+        others = tuple(name for name in mesh.axis_names if name not in inside) or None
         by_word = {"group": inside, "others": others, None: None}
         return lambda *dims: NamedSharding(mesh, PartitionSpec(*(by_word[dim] for dim in dims)))
 
@@ -193,6 +192,13 @@ class _Laid:
     def groups(self) -> int:
         """How many groups there are."""
         return self.topology.device_count // self.ranks
+
+
+# JAX takes the devices of two descriptions of one slice for different ones.
+@cache
+def _mesh(topology: Topology, sizes: tuple[int, ...]) -> Mesh:
+    devices = slice_devices(topology.name, topology.device_count)
+    return mesh_on(devices, [(f"axis{number}", size) for number, size in enumerate(sizes)])
 
 
 def _collective(laid: _Laid, kind: str, rows: int) -> Program:
