@@ -1,4 +1,4 @@
-"""Learning agents that know nothing of HLO: Rainbow DQN, and REINFORCE on sequences.
+"""Learning agents that know nothing of HLO: Rainbow DQN, REINFORCE on sequences, evolution.
 
     `rl.env`        what an environment is: arrays of observations, one row for each of n
                     environments
@@ -6,6 +6,7 @@
     `rl.train`      plays and learns; saves and resumes exactly
     `rl.agent`      chooses actions and learns from batches, with the networks of `rl.networks`
     `rl.replay`     prioritized replay of n-step transitions
+    `rl.evolution`  learns weights from what whole games bring, without a gradient of it
     `rl.sequences`  a task of choosing an option for each of many elements, and REINFORCE's numbers
     `rl.reinforce`  learns such a task with the policy of `rl.sequence_policy`, by one of
                     `rl.controllers` or many of `rl.fleets`; saves and resumes exactly

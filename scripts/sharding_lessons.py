@@ -15,6 +15,7 @@ is behind the best of all                                                    -> 
 
 After imitation the agent may learn from what comes of its own moves: games of single moves of the
 same problems, the reward being what c falls by                              -> in: `MovesEnv`
+or from where whole roll-outs end                                            -> in: `RollOuts`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from random import Random
 
 import numpy as np
 
+from automap.action_network import Weights
 from automap.config import Options as PlanOptions
 from automap.deadline import Deadline
 from automap.errors import AutomapError
@@ -43,6 +45,7 @@ from automap.search.agent.play import (
     decided,
     mesh_features,
     mesh_starts,
+    roll_out,
     turn,
 )
 from automap.search.context import Candidate
@@ -364,3 +367,27 @@ class MovesEnv:
             game.begin(int(episode))
             for action in taken[taken >= 0].tolist():
                 game.take(action)
+
+
+class RollOuts:
+    """Roll-outs on games' problems, each from the mesh that a network says promises most."""
+
+    def __init__(self, played: Sequence[Game], meshes: Weights):
+        """Played by nobody else."""
+        ranking = Player(None, meshes)
+        self._games = [
+            (game, ranking.ranked(game.is_reset(), game.seen, game.starts)[0]) for game in played
+        ]
+
+    def __len__(self) -> int:
+        """Of problems."""
+        return len(self._games)
+
+    def costs(self, moves: Weights | None, places: Sequence[int]) -> np.ndarray:
+        """Of the plans that roll-outs on the problems at `places` end at, float [places]."""
+        player, reached = Player(moves), []
+        for game, start in (self._games[place] for place in places):
+            context = game.is_reset()
+            best = roll_out(context, game.seen, player, start)
+            reached.append(context.objective.cost(best.estimate))
+        return np.array(reached)

@@ -12,6 +12,10 @@ weights are): games of moves on `GAME_SEEDS` problems, the reward being what the
 step falls by under the limit of memory (`scripts.sharding_lessons.MovesEnv`). Its weights are those
 after which roll-outs on `JUDGE_SEEDS` other problems gain most, imitation's own among them; the
 metrics of FOLDER/reinforcement.csv are explained at `REINFORCED`.
+
+With `--evolution` evolution strategies go on where what was before ended: the output layer of moves
+learns from what whole roll-outs of the agent bring on `EVOLVED_PROBLEMS` problems, some of them in
+each step. Weights that bring less than those before on all of these are not kept.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +43,7 @@ from automap.search.agent.play import (
 from rl.checkpoint import Checkpoint, load, save
 from rl.config import Linear, RainbowConfig
 from rl.env import EnvShape, Observation
+from rl.evolution import Evolution, evolved
 from rl.imitation import Imitator, Lessons
 from rl.metrics import Row
 from rl.train import Trainer, one_thread
@@ -48,6 +53,7 @@ from scripts.sharding_lessons import (
     MOVES_SHAPE,
     Game,
     MovesEnv,
+    RollOuts,
     problem_contexts,
     problem_lessons,
     with_prices_hidden,
@@ -86,6 +92,11 @@ RAINBOW = RainbowConfig(
     target_every=100,
 )
 _DECISIONS_OF_A_ROW = 2_000
+EVOLUTION = Evolution(names=("advantage.weight",), sigma=0.1, pairs=3, step=0.3)
+# Of the roll-outs of all problems so many are a step's.
+EVOLVED_PROBLEMS, _EVOLVED_GAMES = 75, 40
+# One problem that does not fit at first is not to outweigh all others.
+_MOST_REGRET = 0.3
 
 
 @dataclass(frozen=True)
@@ -233,7 +244,7 @@ def reinforced(
     if path.exists():
         trainer.restore(path)
         best = load(kept)
-        weights, most = best.arrays, best.scalars["gain"]
+        weights, most = dict(best.arrays), best.scalars["gain"]
     else:
         trainer.agent.begin_with(begun)
         weights, most = begun, -np.inf
@@ -264,12 +275,34 @@ def reinforced(
     return weights
 
 
+def evolved_moves(
+    begun: Weights, roll_outs: RollOuts, steps: int, seed: int, progress: Progress
+) -> Weights:
+    """Weights of moves after so many steps, or those that they began with if they were best."""
+    source, every = np.random.default_rng(seed), range(len(roll_outs))
+    known = np.minimum(roll_outs.costs(begun, every), roll_outs.costs(None, every))
+
+    def gained(weights: Weights, places: Sequence[int]) -> float:
+        regrets = roll_outs.costs(weights, places) - known[list(places)]
+        return -float(np.clip(regrets, -_MOST_REGRET, _MOST_REGRET).mean())
+
+    path: list[Weights] = [begun]
+    for _ in progress.track(range(steps), description="evolution"):
+        count = min(_EVOLVED_GAMES, len(roll_outs))
+        places = np.sort(source.choice(len(roll_outs), count, replace=False)).tolist()
+        path.append(evolved(path[-1], lambda w, p=places: gained(w, p), EVOLUTION, source))
+    half = path[len(path) // 2 :]
+    mean = {name: np.asarray(sum(w[name] for w in half) / len(half), np.float32) for name in begun}
+    return max((begun, mean, path[-1]), key=lambda weights: gained(weights, every))
+
+
 @click.command(help=(__doc__ or "").splitlines()[0])
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--rounds", default=2, show_default=True)
 @click.option("--problems", default=64, show_default=True, help="new problems of each round")
 @click.option("--updates", default=1000, show_default=True, help="batches of each round")
 @click.option("--decisions", default=0, show_default=True, help="of Rainbow, after imitation")
+@click.option("--evolution", "steps", default=0, show_default=True, help="steps of it, at last")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--minutes", default=600.0, show_default=True, help="no problem begins after them")
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=MOVES_SHIPPED.parent)
@@ -279,6 +312,7 @@ def main(
     problems: int,
     updates: int,
     decisions: int,
+    steps: int,
     seed: int,
     minutes: float,
     output: Path,
@@ -308,6 +342,11 @@ def main(
         ]
         if decisions:
             weights[0] = reinforced(weights[0], decisions, seed, folder, ended, progress)
+        if steps:
+            # Seeds of no lesson, no game of Rainbow's and of no test.
+            played = games(1_000_000 * (seed + 1) + 600_000, EVOLVED_PROBLEMS, progress)
+            roll_outs = RollOuts(played, weights[1])
+            weights[0] = evolved_moves(weights[0], roll_outs, steps, seed, progress)
     made: dict[str, object] = {
         "script": "scripts/train_sharding_agent.py",
         "seed": seed,
@@ -315,6 +354,7 @@ def main(
         "problems": len(lots),
         "lessons": sum(len(lot[0].worth) for lot in lots),
         "decisions": decisions,
+        "evolution": steps,
     }
     for network, arrays in zip(NETWORKS, weights, strict=True):
         header = {"format": network.format_.name, "made": json.dumps(made)}

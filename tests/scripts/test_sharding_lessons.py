@@ -2,17 +2,30 @@
 
 import numpy as np
 import pytest
+from rich.progress import Progress
 
 
 pytest.importorskip("torch")
 
+from automap.action_network import load_weights
 from automap.search.agent.options import PRICE_FEATURES, Seen
-from automap.search.agent.play import decided, mesh_features, mesh_starts
+from automap.search.agent.play import (
+    MESHES_FORMAT,
+    MESHES_SHIPPED,
+    MOVES_FORMAT,
+    MOVES_SHIPPED,
+    Player,
+    decided,
+    first_roll_out,
+    mesh_features,
+    mesh_starts,
+)
 from automap.search.exhaustive import exhaustive
 from rl.checkpoint import Checkpoint, save
 from scripts.nearest_lesson import NearestPlayer
-from scripts.sharding_lessons import GAME_MOVES, NEAR, Game, MovesEnv, worths
+from scripts.sharding_lessons import GAME_MOVES, NEAR, Game, MovesEnv, RollOuts, worths
 from scripts.sharding_problems import generated_step
+from scripts.train_sharding_agent import evolved_moves
 from tests.automap.search.contexts import search_context
 from tests.steps import mlp
 
@@ -136,3 +149,51 @@ def test_games_go_on_where_they_were():
         env.observe().arrays().values(), again.observe().arrays().values(), strict=True
     ):
         assert np.array_equal(mine, other)
+
+
+def test_roll_outs_are_those_of_the_agent():
+    moves = load_weights(MOVES_SHIPPED, MOVES_FORMAT)
+    meshes = load_weights(MESHES_SHIPPED, MESHES_FORMAT)
+    again, played = games(1), games(2)
+    roll_outs = RollOuts(played, meshes)
+    costs = roll_outs.costs(moves, [0, 1])
+    context = again[0].is_reset()
+    reached = first_roll_out(context, Player(moves, meshes))
+    assert reached is not None
+    assert costs == pytest.approx([context.objective.cost(reached.estimate)] * 2)
+    # What other weights have priced in between changes nothing.
+    roll_outs.costs(None, [0, 1])
+    assert (roll_outs.costs(moves, [1, 0]) == costs[::-1]).all()
+
+
+class Valley(RollOuts):
+    """Problems whose cost is how far the output layer is from a place of the problem's own."""
+
+    def __init__(self, sign):
+        self.sign, self.places = sign, np.random.default_rng(0).normal(3.0, 0.1, 60)
+
+    def __len__(self):
+        return len(self.places)
+
+    def costs(self, moves, places):
+        at = 0.0 if moves is None else float(moves["advantage.weight"].mean())
+        return self.sign * 0.01 * np.abs(at - self.places[list(places)])
+
+
+def test_evolution_keeps_what_brings_more_on_all_problems():
+    source = np.random.default_rng(2)
+    begun = {
+        "advantage.weight": source.normal(size=(1, 8)).astype(np.float32),
+        "value.weight": np.ones((1, 8), np.float32),
+    }
+    with Progress(disable=True) as progress:
+        weights = evolved_moves(begun, Valley(1.0), 40, 0, progress)
+        none = evolved_moves(begun, Valley(1.0), 0, 0, progress)
+        # Nothing is better or worse: the weights are the first ones.
+        same = evolved_moves(begun, Valley(0.0), 5, 0, progress)
+    every = range(60)
+    first, last = (Valley(1.0).costs(w, every).mean() for w in (begun, weights))
+    assert last < 0.9 * first
+    assert (weights["value.weight"] == 1.0).all() and weights["value.weight"].dtype == np.float32
+    for kept in (none, same):
+        assert (kept["advantage.weight"] == begun["advantage.weight"]).all()
