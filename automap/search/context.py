@@ -253,11 +253,13 @@ class SearchContext:
                     # A dictionary as a set that keeps its order, in which the estimates come back.
                     by_mesh.setdefault(point.mesh, {})[split_classes] = None
         for together in by_mesh.values():
-            before = self.evaluations
-            self._seen.update(zip(together, self._batches.estimates(list(together))))
-            # A batch may step over a multiple of the number of evaluations between two reports.
-            if before // _REPORT_EVERY < self.evaluations // _REPORT_EVERY:
-                self.on_progress(self)
+            rest = iter(together)
+            while chunk := list(islice(rest, self._batches.most_points)):
+                before = self.evaluations
+                self._seen.update(zip(chunk, self._batches.estimates(chunk), strict=True))
+                # A batch may step over a multiple of the evaluations between two reports.
+                if before // _REPORT_EVERY < self.evaluations // _REPORT_EVERY:
+                    self.on_progress(self)
         self._priced.update(
             {point: self._seen[split_classes] for point, split_classes in classes_by_point.items()}
         )

@@ -1,5 +1,6 @@
 """Points priced together against one at a time: equal to the last bit."""
 
+import dataclasses
 import random
 
 import jax
@@ -8,10 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 from automap.config import Options
+from automap.cost.evaluate import Evaluator
 from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.search.factored.copied import Batches
 from automap.search.greedy import random_point
+from automap.search.presets import price_presets
 from automap.step.rules import user_rules
 from automap.topology import get_topology
 from models.dlrm import dlrm_tiny
@@ -90,6 +93,24 @@ def test_copies_at_hand_are_used_until_as_many_points_were_priced_for_nobody():
         made.append(sorted(batches._copies))
     # 5 of 8: three too many, twice, until it is more than five; 3 of 5 is one of its own.
     assert made == [[8], [8], [8], [5, 8], [5, 8], [5, 8]]
+
+
+class _ByItself(Evaluator):
+    """One whose estimates are no sums of parts, as of stages."""
+
+    has_parts = False
+
+    def evaluate(self, split_classes):
+        return dataclasses.replace(super().evaluate(split_classes), peak_bytes=7.0)
+
+
+def test_presets_are_priced_one_by_one_where_that_is_all_there_is():
+    context = search_context(*decoder(batch=6))
+    own = {f.name: getattr(context.evaluator, f.name) for f in dataclasses.fields(Evaluator)}
+    alone = dataclasses.replace(context, evaluator=_ByItself(**own))
+    price_presets(alone)
+    assert alone.best_per_preset
+    assert {each.estimate.peak_bytes for each in alone.best_per_preset.values()} == {7.0}
 
 
 def test_evaluate_all_is_evaluate_of_each():
