@@ -54,6 +54,9 @@ class CollectivePrices:
         if point is not None:
             runs, loop = collectives.count / trips, np.where(is_merged, loop, -1)
             apart = group + (point << len(sizes) + len(KINDS).bit_length())
+            # XLA's combiners add up one type in a message, and gather all types in one.
+            dtype = np.where(is_sum, self._dtypes[edge], 0)
+            apart = apart * (self._dtypes.max(initial=0) + 1) + dtype
             messages = whole_messages(messages, apart, loop, runs)
         for number in numbers.tolist():
             rows = group == number
@@ -92,6 +95,16 @@ class CollectivePrices:
         tables = (self.tables.results, self.tables.operands)
         columns = [np.stack((t.least_messages, t.loop, t.loop_trips)) for t in tables]
         return np.concatenate(columns, axis=1)
+
+    @cached_property
+    def _dtypes(self) -> np.ndarray:
+        """A number for the type of what each result edge sums, 0 for operand edges, [edges]."""
+        results, values = self.tables.results, self.tables.program.problem.graph.values
+        numbers: dict[str, int] = {}
+        dtypes = np.zeros(results.count.size + self.tables.operands.count.size, np.int64)
+        for edge, value in results.incidences[:, :2].tolist():
+            dtypes[edge] = numbers.setdefault(values[value].dtype, len(numbers))
+        return dtypes
 
     def _cost(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
         # The key has the sizes, as one evaluator prices points of many meshes.

@@ -23,8 +23,8 @@ def whole_messages(
 ) -> np.ndarray:
     """`messages`, the parts that collectives are of messages, but where those that go together in
     one trip of a loop are less than a whole one: all arrays are [collectives], `group` those that
-    can be merged (one kind, over the same axes), `loop` -1 outside, `runs` of one trip. Where none
-    of them has a byte nothing is sent.
+    can be merged (one kind, over the same axes, sums of one type), `loop` -1 outside, `runs` of one
+    trip. Where none of them has a byte nothing is sent.
     """
     # One number for each pair: of rows numpy finds the different ones much more slowly.
     pair = (loop + 1) * (group.max(initial=0) + 1) + group
