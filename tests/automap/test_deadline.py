@@ -78,7 +78,8 @@ def test_every_strategy_ends_soon_after_the_deadline(workload, strategy, monkeyp
         pytest.importorskip("torch")
     work, topology = Work(), get_topology("gb200-nvl72")
     for owner, name in (
-        (Evaluator, "price"),
+        # Also of points that are priced together.
+        (Evaluator, "add_up"),
         (Elimination, "_eliminate"),
         (Model, "_group_on_mesh"),
     ):

@@ -76,18 +76,22 @@ def test_a_train_step_in_float32_has_all_levers(large):
 
 
 def test_a_plan_with_all_state_split_that_was_not_priced_is_named():
-    """And no smaller batch, which such a plan does not need."""
-    workload = trace_step(*mlp_tiny(batch=16))
-    split = find(workload, FOUR, options(1.0)).context.best_per_preset["zero-3"]
+    """And no smaller batch, which such a plan does not need.
+
+    Twelve numbers split over no eight devices, so it is on another mesh than the first that is
+    priced.
+    """
+    workload = trace_step(*decoder(width=12, heads=4, hidden=12, batch=8))
+    split = find(workload, EIGHT, options(1.0)).context.best_per_preset["zero-3"]
     limits = options(1.1 * split.estimate.peak_bytes)
-    outcome = find(workload, FOUR, limits, deadline=Deadline.after(0))
+    outcome = find(workload, EIGHT, limits, deadline=Deadline.after(0))
     with pytest.raises(InfeasiblePlanError) as error:
         fitting_plan(outcome, limits)
     assert "with all state split over the devices about" in str(error.value)
     assert "give a larger --budget" in str(error.value)
     assert "a batch of" not in str(error.value)
     # So it is.
-    assert plan_workload(workload, FOUR, limits).predicted.fits
+    assert plan_workload(workload, EIGHT, limits).predicted.fits
 
 
 def test_a_step_that_follows_a_lever_fits(large):
