@@ -93,7 +93,7 @@ CASES: Final = tuple(
     Case(name, mesh, axes, kind)
     for name, mesh, axes in _GROUPS
     for kind in ("all-reduce", "all-gather", "reduce-scatter")
-)
+) + (Case("v5e:8x8", (64,), (0,), "all-gather", mebibytes=16),)
 _SHARES: Final = (0.95, 1.05)
 RINGS: Final = tuple(
     RingCase(name, share)
@@ -133,6 +133,7 @@ def collective_row(case: Case) -> list[str]:
         "x".join(map(str, case.mesh)),
         "all" if len(case.mesh) == len(case.axes) else ", ".join(map(str, case.axes)),
         case.kind,
+        str(case.mebibytes),
         compiled_kind(text),
         compiled_algorithm(text),
         f"{own * 1e3:.3f}",
@@ -241,7 +242,8 @@ def compiled_algorithm(text: str) -> str:
 
 
 def _tables() -> Iterator[str]:
-    header = ["slice", "mesh", "over axes", "of", "compiled", "algorithm", "predicted ms", "share"]
+    header = ["slice", "mesh", "over axes", "of", "MiB", "compiled", "algorithm"]
+    header += ["predicted ms", "share"]
     yield markdown(header, [collective_row(case) for case in track(CASES, "collectives")])
     yield "\n"
     header = ["slice", "devices", "flops for a byte", "predicted", "compiled"]

@@ -317,6 +317,8 @@ def main(
 ) -> None:
     """Go on where the folder's last finished round ended."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Before hours of work, not behind them.
+    output.parent.mkdir(parents=True, exist_ok=True)
     ended = time.monotonic() + 60 * minutes
     run = Run(folder, rounds, problems, updates, seed, processes)
     judge = Judge(first_seeds(seed).judged, processes)

@@ -59,6 +59,8 @@ def main(
 ) -> None:
     """Go on where FOLDER ended; the weights of the last round are put in OUTPUT."""
     folder.mkdir(parents=True, exist_ok=True)
+    # Before hours of work, not behind them.
+    output.parent.mkdir(parents=True, exist_ok=True)
     ended = time.monotonic() + 60 * minutes
     lots: list[Lessons] = []
     imitator: Imitator | None = None

@@ -320,6 +320,8 @@ def main(
     """Go on where FOLDER ended; the weights of the last round are put in OUTPUT."""
     jax.config.update("jax_platforms", "cpu")
     folder.mkdir(parents=True, exist_ok=True)
+    # Before hours of work, not behind them.
+    output.mkdir(parents=True, exist_ok=True)
     ended = time.monotonic() + 60 * minutes
     lots: list[tuple[Lessons, ...]] = []
     imitators: list[Imitator] = []

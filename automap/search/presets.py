@@ -46,11 +46,11 @@ def price_presets(context: SearchContext, wanted: str | None = None) -> None:
     # Making the points takes time too: on thousands of meshes only some get as far as a price.
     until = context.deadline.share(_SHARE)
     points_by_preset: dict[str, list[Point]] = {name: [] for name in context.presets}
-    n_meshes_asked = 0
+    asked = list[Mesh]()
     for mesh in context.meshes:
         if any(points_by_preset.values()) and until.is_over:
             break
-        n_meshes_asked += 1
+        asked.append(mesh)
         for name, points in points_by_preset.items():
             points += PRESETS[name].points(context.space, mesh)
     every = [(name, point) for name, points in points_by_preset.items() for point in points]
@@ -72,15 +72,13 @@ def price_presets(context: SearchContext, wanted: str | None = None) -> None:
         estimate = context.estimate(priced[point]) if point in priced else None
         if estimate is not None:
             context.remember_preset(name, priced[point], estimate)
-    # Of meshes that it did not get to make points for, it is not known whether they have any.
-    are_priced = {point.mesh for point in priced}
-    have_none = set(context.meshes[:n_meshes_asked]) - set(by_mesh)
-    left_out = len(set(context.meshes) - are_priced - have_none)
+    # A mesh that was asked and has no preset is not left out.
+    done = {point.mesh for point in priced} | (set(asked) - set(by_mesh))
+    left_out = len(set(context.meshes) - done)
     if left_out:
         context.notes.append(
-            f"time was up before the presets on meshes were all priced: {left_out:,} of "
-            f"{len(context.meshes):,} are left out, the least promising ones; a larger budget "
-            "prices all"
+            "time was up before the presets on meshes were all priced: on "
+            f"{left_out:,} of {len(context.meshes):,} none was; a larger budget prices all"
         )
     if len(context.meshes) > MOST_MESHES:
         _narrow(context, list(priced.values()))

@@ -30,7 +30,7 @@ all-reduce
   halving, of devices that meet in one memory: twice the stages with ceil(log2 n) h on every switch.
   torus   of a compiler that uses several dimensions at once only to reduce, and only over whole
           ones: twice the stages if no dimension is cut, twice one ring otherwise. Its gathers and
-          scatters are the faster of one ring and of all this              -> in: `_by_rings`
+          scatters are the faster of one ring and such an all-reduce       -> in: `_by_rings`
           A ring goes through all N ranks of a torus and uses two links of each, both ways at once:
           alpha floor(N/2) h, beta (1 - 1/N) / (2 l), with l the bytes per second of a link of the
           slowest dimension: half a ring's b, a line's whole.
@@ -125,22 +125,30 @@ def _halve_then_double(group: Group) -> Iterator[Line]:
 
 
 def _by_stages(group: Group, steps: Callable[[Span], int]) -> Line:
-    alpha = beta = 0.0
-    inside = 1
-    for stage in _stages(group):
-        alpha += sum(steps(span) * span.hop_seconds for span in stage)
-        # Stages are summed from the inside out: each works on what those inside have left.
-        beta += _torus_beta(stage) / inside
-        inside *= prod(span.ranks for span in stage)
-    return Line(alpha_seconds=alpha, beta_seconds_per_byte=beta)
+    def over(stage: Group) -> Line:
+        return Line(
+            alpha_seconds=sum(steps(span) * span.hop_seconds for span in stage),
+            beta_seconds_per_byte=_torus_beta(stage),
+        )
+
+    return _in_turn(group, over)
 
 
 def _by_rings(group: Group) -> Line:
+    def over(stage: Group) -> Line:
+        return _by_stages(stage, _halving_steps) if len(stage) == 1 else _round_torus(stage)
+
+    return _in_turn(group, over)
+
+
+def _in_turn(group: Group, over: Callable[[Group], Line]) -> Line:
+    """The stages of a group one after the other, each with the line that `over` says."""
     alpha = beta = 0.0
     inside = 1
     for stage in _stages(group):
-        line = _by_stages(stage, _halving_steps) if len(stage) == 1 else _round_torus(stage)
+        line = over(stage)
         alpha += line.alpha_seconds
+        # Stages are summed from the inside out: each works on what those inside have left.
         beta += line.beta_seconds_per_byte / inside
         inside *= prod(span.ranks for span in stage)
     return Line(alpha_seconds=alpha, beta_seconds_per_byte=beta)

@@ -123,8 +123,9 @@ def collective_cost(
 
 
 def _is_reduced(topology: Topology, group: Group) -> bool:
-    """Whether what is scattered over the group is reduced whole: over all devices of a slice whose
-    dimensions libtpu takes to be as fast together as one ring is with half of the bytes.
+    """Whether what is scattered over the group is reduced whole, as libtpu 0.0.51 does over all
+    devices of squares of 4x4 and more and of slices of three dimensions. Dies count as a dimension;
+    slices that have them were not compiled.
     """
     sides = [span.ranks for span in group if span.kind != "switch"]
     return (
@@ -155,8 +156,8 @@ def ring_scatter_cost(
 
         t(B) = n / 2 (h l + m B / (n b))
 
-    with h, l, m and b of that step: m the most shards on a link. The lines of `collective_cost` use
-    all links of the group; a ring is what a compiler makes that multiplies meanwhile.
+    with h, l, m and b of that step: m the most shards on a link. A compiler
+    that multiplies meanwhile makes such a ring, whatever `collective_cost` says of the group.
     """
     devices = prod(mesh_shape[axis] for axis in axes)
     if devices == 1:

@@ -16,7 +16,7 @@ for its operands (`automap.cost.kernels.ring_operands`), and e_t is the device's
 transposing. The shards travel while it multiplies, so of what the shards take on
 their way only what is longer than the ring is left. That is the step from neighbour to neighbour
 along the plan's order of the devices, n / 2 times (`automap.cost.collectives`), and not the
-reduce-scatter of the same bytes, which would use all links. Products whose sum is scattered go
+reduce-scatter of the same bytes, which may be an all-reduce. Products whose sum is scattered go
 round a ring each.
 
 A ring is made if it has at least `ring_fewest_devices` devices and at most `ring_most_devices`, and
