@@ -80,6 +80,8 @@ class Backend:
                         of vectors only, or all that `combines` says
     loop_gathers        where what a loop does not change is gathered: before the loop, or in every
                         trip
+    hidden_gathers      whether gathers of parameters in loops run beside kernels, though other
+                        collectives are in line (`automap.cost.kernels.gathers`)
     loop_zeros          which zeros that loops begin with are written, byte by byte but where it
                         says number: all, or not the stacks that a loop fills whole; of these "by
                         number" writes those that several loops share
@@ -131,6 +133,7 @@ class Backend:
     additions: Literal["by memory", "atomic"]
     loop_messages: Literal["vectors", "all"]
     loop_gathers: Literal["before", "in every trip"]
+    hidden_gathers: Literal["none", "beside kernels"]
     loop_zeros: Literal["by byte", "by number", "all"]
     host_copies: Literal["in line", "beside kernels"]
     ragged_products: Literal["own group", "all groups"]

@@ -10,7 +10,8 @@ collective  sum over collectives of their seconds (`automap.cost.collectives`); 
             but not those of a loop's trips                     -> in: `automap.cost.messages`
 waiting     all of collective where a device does one thing after the other; where collectives run
             beside kernels, what is left of it
-            -> in: `automap.cost.schedule.overlap`, `automap.cost.kernels.rings`
+            -> in: `automap.cost.schedule.overlap`, `automap.cost.kernels.rings`,
+               `automap.cost.kernels.gathers`
 host        what a device waits for its host's memory, if state or kept values are there
             -> in: `automap.cost.hosted`, `automap.cost.host_copies`
 peak        max over schedule positions of the bytes of live buffers and gathered copies
@@ -76,7 +77,8 @@ class Priced:
     and of each entry of `collectives`, `collective_seconds` [entries].
 
     `overlapped_seconds` [entries] are those of a collective that go on within a kernel
-    (`automap.cost.kernels.rings`); they are not in `collective_seconds`.
+    (`automap.cost.kernels.rings`, `automap.cost.kernels.gathers`); they are not in
+    `collective_seconds`.
     """
 
     sharding: Shardings
@@ -246,7 +248,9 @@ class Evaluator:
             for effect in self.backend.collective_effects:
                 added += effect.seconds(work)
         collective_seconds += added
-        overlapped = np.zeros(len(collective_seconds))
+        overlapped = self.tables.hidden_gathers.hidden_seconds(
+            collectives, kernel_seconds, collective_seconds
+        )
         if self.backend.scattered_products == "rings":
             rings = with_rings(
                 self.tables.kernels,
@@ -259,7 +263,8 @@ class Evaluator:
                 # A ring hides what its shards take with all that is added to them.
                 self.collective_prices.passed_seconds(collectives, sharding.sizes) + added,
             )
-            kernel_seconds, overlapped = rings.kernel_seconds, rings.overlapped_seconds
+            kernel_seconds = rings.kernel_seconds
+            overlapped = overlapped + rings.overlapped_seconds
             collective_seconds = rings.collective_seconds
         return Priced(
             sharding, collectives, kernel_seconds, collective_seconds - overlapped, overlapped

@@ -31,6 +31,7 @@ from automap.cost.edges import (
 )
 from automap.cost.host_copies import HostCopies, host_copies
 from automap.cost.hosted import with_hosted
+from automap.cost.kernels.gathers import HiddenGathers, hidden_gathers
 from automap.cost.kernels.loop_fills import written_fills
 from automap.cost.kernels.ragged_products import with_all_groups
 from automap.cost.kernels.table import KernelTable, kernel_table
@@ -82,6 +83,7 @@ class Tables(Rows):
     shapes: StoredShapes
     buffers: BufferTable
     program: Program
+    hidden_gathers: HiddenGathers
     host_copies: HostCopies | None = None
 
     def collectives(self, sharding: Shardings) -> Collectives:
@@ -103,8 +105,7 @@ def build_tables(
     """Fold a problem to rows; what is fused depends on the platform. With `left_for_backward` the
     forward and the backward pass are two programs, of which the first leaves these values.
     """
-    graph = problem.graph
-    backend = backend_for(platform)
+    graph, backend = problem.graph, backend_for(platform)
     is_narrow = backend.float32_products == "bfloat16"
     rows = build_rows(problem, narrows=is_narrow)
     row_of_value, row_of_op = rows.row_of_value, rows.row_of_op
@@ -162,6 +163,7 @@ def build_tables(
             live.position_of_op,
         ),
         program=Program(problem, kernel_list, row_of_kernel, position),
+        hidden_gathers=hidden_gathers(problem, operands, kernel_list, row_of_kernel, backend),
         host_copies=host_copies(
             problem, host, kernel_list, row_of_kernel, row_of_value, position, n_bytes
         ),

@@ -34,6 +34,7 @@ XLA_CPU: Final = Backend(
     additions="by memory",
     loop_messages="vectors",
     loop_gathers="before",
+    hidden_gathers="none",
     loop_zeros="by byte",
     host_copies="beside kernels",
     ragged_products="all groups",

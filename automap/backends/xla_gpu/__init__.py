@@ -146,6 +146,7 @@ XLA_GPU: Final = Backend(
     # What makes arrays larger is not hoisted (while_loop_invariant_code_motion.cc, without
     # `hoist_size_inflating_ops`).
     loop_gathers="in every trip",
+    hidden_gathers="none",
     # A loop's stacks are zeros that a kernel of their own writes, also those that it fills whole.
     loop_zeros="all",
     # Measured so on an H100 (docs/reports/levers.md).

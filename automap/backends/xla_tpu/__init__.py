@@ -42,7 +42,7 @@ XLA_TPU: Final = Backend(
     ),
     sums="loops first",
     float32_products="bfloat16",
-    # But for rings.
+    # But for rings, and gathers in loops.
     collectives="in line",
     combines="sums and gathers",
     column_sums="by all",
@@ -52,6 +52,7 @@ XLA_TPU: Final = Backend(
     additions="by memory",
     loop_messages="vectors",
     loop_gathers="before",
+    hidden_gathers="beside kernels",
     loop_zeros="by number",
     host_copies="beside kernels",
     ragged_products="own group",

@@ -1,6 +1,7 @@
 """Cells: what must be priced together, and which decisions it depends on.  The same on every mesh.
 
-    operand     an operand edge and those before it whose copies may serve it
+    operand     an operand edge and those before it whose copies may serve it; where gathers run
+                beside kernels, these kernels
     result      a result edge, the sums before it that it may repeat, and, where products and their
                 reduce-scatters are one loop, the products that make it
     kernel      any other kernel
@@ -35,7 +36,8 @@ class Cell:
     """Rows of the tables that are priced together.
 
     `operands` and `results`: the edge that is priced comes first, the others are those that it may
-    repeat. `kernels` are all priced. A cell with none of them is of its one value row.
+    repeat. `kernels` are all priced; `beside` are those that a gather of the edge runs beside,
+    which are priced elsewhere. A cell with none of them is of its one value row.
     """
 
     value_rows: tuple[int, ...]
@@ -44,6 +46,7 @@ class Cell:
     results: tuple[int, ...]
     kernels: tuple[int, ...]
     scope: tuple[int, ...]
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class Rows:
         operands: Sequence[int] = (),
         results: Sequence[int] = (),
         kernels: Sequence[int] = (),
+        beside: Sequence[int] = (),
     ) -> Cell:
         """A cell of these edges, kernels and rows, and of all rows that those need."""
         tables = self.evaluator.tables
@@ -168,21 +172,24 @@ class Rows:
             tuple(results),
             tuple(kernels),
             self.scope(values, ops),
+            tuple(beside),
         )
 
 
 def make_cells(rows: Rows, pinned_rows: Iterable[int] = ()) -> tuple[Cell, ...]:
     """The cells of a problem; `pinned_rows` are value rows that need one of their own too."""
     tables = rows.evaluator.tables
-    cells = [
-        rows.cell((), operands=(edge, *before))
-        for edge, before in enumerate(_before(tables.operands))
-    ]
-    kernels = tables.kernels
-    # There a product and the reduce-scatter of its result are one loop and have one price together.
-    is_ringed = rows.evaluator.backend.scattered_products == "rings"
+    kernels, hidden = tables.kernels, tables.hidden_gathers
     starts = np.searchsorted(kernels.traffic_kernel, np.arange(len(kernels.op_row) + 1))
     reads = [set(kernels.traffic_row[start:end].tolist()) for start, end in zip(starts, starts[1:])]
+    cells = []
+    for edge, before in enumerate(_before(tables.operands)):
+        beside = sorted({*hidden.kernel[hidden.edge == edge].ravel().tolist()} - {-1})
+        values = {row for k in beside for row in reads[k]}
+        ops = kernels.op_row[beside].tolist()
+        cells.append(rows.cell(values, ops, (edge, *before), beside=beside))
+    # There a product and the reduce-scatter of its result are one loop and have one price together.
+    is_ringed = rows.evaluator.backend.scattered_products == "rings"
     products: dict[int, list[int]] = {}
     for number, edge in enumerate(kernels.product_edge.tolist()):
         if is_ringed and edge >= 0:

@@ -25,6 +25,7 @@ import numpy as np
 from automap.backends.effects import CopiedAccesses
 from automap.cost.edges import Edges, Windows
 from automap.cost.evaluate import Estimate, Evaluator, Priced, Together
+from automap.cost.kernels.gathers import HiddenGathers
 from automap.cost.kernels.table import KernelTable
 from automap.cost.shardings import Shardings, joint_shardings
 from automap.cost.tables import Tables
@@ -98,7 +99,8 @@ class CopiedCells:
         self.op_rows = self._copies([c.op_rows for c in self.cells], len(old.op_rows))
         self.operands = self._copies([c.operands for c in self.cells], len(old.operands.count))
         self.results = self._copies([c.results for c in self.cells], len(old.results.count))
-        self.kernels = self._copies([c.kernels for c in self.cells], len(old.kernels.count))
+        kernels = [c.kernels + c.beside for c in self.cells]
+        self.kernels = self._copies(kernels, len(old.kernels.count))
 
     def _copies(self, things: Sequence[Sequence[int] | np.ndarray], n_things: int) -> Copies:
         return make_copies(things, self.n_ways, n_things)
@@ -112,6 +114,7 @@ class CopiedCells:
             results=self._edges(old.results, self.results),
             windows=self._windows(old.windows),
             kernels=self._kernels(old.kernels),
+            hidden_gathers=self._hidden_gathers(old.hidden_gathers),
         )
 
     def _edges(self, edges: Edges, copies: Copies) -> Edges:
@@ -161,6 +164,22 @@ class CopiedCells:
             halos=replace(halos, **{f.name: getattr(halos, f.name)[which] for f in fields(halos)}),
         )
 
+    def _hidden_gathers(self, hidden: HiddenGathers) -> HiddenGathers:
+        is_none = hidden.kernel < 0
+        # As of repeats: windows of which the cell has the edge and all kernels.
+        windows_by_cell = [
+            np.flatnonzero(
+                (self.operands.place[cell, hidden.edge] >= 0)
+                & (is_none | (self.kernels.place[cell, hidden.kernel] >= 0)).all(axis=1)
+            )
+            for cell in range(len(self.cells))
+        ]
+        copies = self._copies(windows_by_cell, len(hidden.edge))
+        which, cell, way = copies.thing, copies.cell, copies.way
+        number = self.kernels.number(cell[:, None], way[:, None], hidden.kernel[which])
+        edge = self.operands.number(cell, way, hidden.edge[which])
+        return HiddenGathers(edge, hidden.share[which], np.where(is_none[which], -1, number))
+
     def _kernels(self, table: KernelTable) -> KernelTable:
         copies = self.kernels
         which, cell, way = copies.thing, copies.cell, copies.way
@@ -170,11 +189,11 @@ class CopiedCells:
         # Accesses stand kernel by kernel: those of each copy are a range of the table's.
         access = np.repeat(starts[which] - before, counts) + np.arange(counts.sum())
         is_ringed = self.evaluator.backend.scattered_products == "rings"
-        is_product = (table.product_edge[which] >= 0) & is_ringed
         edge, row = np.full(len(which), -1), np.full(len(which), -1)
         # A product that is one loop with its reduce-scatter names the edge and the row of its
-        # result.
-        made = np.flatnonzero(is_product)
+        # result; not one that is only there for what runs beside it.
+        made = np.flatnonzero(is_ringed & (table.product_edge[which] >= 0))
+        made = made[self.results.place[cell[made], table.product_edge[which[made]]] >= 0]
         edge[made] = self.results.number(cell[made], way[made], table.product_edge[which[made]])
         row[made] = self.value_rows.number(cell[made], way[made], table.product_row[which[made]])
         same = (

@@ -153,7 +153,8 @@ def cell_costs(
         # The first is the edge that is priced; the others are there so that it may find its work
         # done.
         made = batch.results.in_cell(cell, n)[:, :1]
-        kernels = batch.kernels.in_cell(cell, n)
+        # Those that a gather runs beside come after them.
+        kernels = batch.kernels.in_cell(cell, n)[:, : len(way.cell.kernels)]
         edge_seconds = operand_seconds[operands[:, :1]].sum(axis=1) + result_seconds[made].sum(
             axis=1
         )

@@ -36,6 +36,8 @@ TARGETS = {
     "decode": decode,
     "images": images,
     "gpt": gpt_tiny,
+    # Gathers of parameters in a loop, some of which run beside products.
+    "gpt in a loop": partial(gpt_tiny, layers="scanned"),
     "moe": moe_tiny,
     "dlrm": dlrm_tiny,
     "resnet": resnet_tiny,

@@ -1,0 +1,111 @@
+"""Gathers in loops beside kernels, in closed form."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.cost.traffic.flows import ALL_GATHER
+from automap.space.presets import PRESETS
+from automap.topology.mesh import Mesh
+from tests.automap.cost.kernels.plain import FAST_MEMORY, evaluator, machine
+from tests.steps import mlp
+
+
+BATCH, WIDTH, HIDDEN, LAYERS = 64, 256, 512, 4
+
+
+def scanned():
+    """Two products in each trip of a loop, and their gradients."""
+
+    def layer(x, weights):
+        first, second = weights
+        return jax.nn.relu(x @ first) @ second, None
+
+    def step(weights, x):
+        gradients = jax.grad(lambda w: jax.lax.scan(layer, x, w)[0].sum())(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+    shapes = (LAYERS, WIDTH, HIDDEN), (LAYERS, HIDDEN, WIDTH)
+    weights = tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+    return step, (weights, jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32))
+
+
+def zero_3(step, args, topology):
+    cost, space = evaluator(step, args, topology)
+    (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
+    return cost, cost.price_point(space.split_classes(point))
+
+
+def gathers(cost, priced):
+    """(reader, whole seconds, hidden ones) of each gather in a loop."""
+    collectives, edges = priced.collectives, cost.tables.operands
+    for entry in np.flatnonzero(collectives.on_operand & (collectives.kind == ALL_GATHER)):
+        edge, hidden = collectives.edge[entry], priced.overlapped_seconds[entry]
+        if edges.loop[edge] >= 0:
+            yield int(edges.op[edge]), priced.collective_seconds[entry] + hidden, hidden
+
+
+def rows_by_op(cost):
+    program = cost.tables.program
+    return {k.op: row for k, row in zip(program.kernels, program.row_of_kernel, strict=True)}
+
+
+def dots(cost):
+    """The products of the loops: two of the forward pass, then by turns a matrix's gradient and
+    what goes on to the layer before.
+    """
+    ops = cost.tables.program.problem.graph.ops
+    return [index for index, op in enumerate(ops) if op.opcode == "dot"]
+
+
+def test_a_gather_runs_beside_the_product_before_and_the_first_of_a_trip_waits():
+    cost, priced = zero_3(*scanned(), machine("v5e:2x4"))
+    first, second, _, back, _, last = dots(cost)
+    by_reader = {reader: (whole, hidden) for reader, whole, hidden in gathers(cost, priced)}
+    assert by_reader.keys() == {first, second, back, last}
+    for reader, (whole, hidden) in by_reader.items():
+        # Here products take longer than gathers.
+        assert hidden == (0.0 if reader in (first, back) else pytest.approx(whole))
+
+
+def test_no_more_is_hidden_than_the_kernels_take_until_it_is_read():
+    """Those that make gradients are none of them."""
+    cost, priced = zero_3(*scanned(), machine("v5e:2x4", **FAST_MEMORY))
+    first, second, _, back, _, last = dots(cost)
+    row, seconds = rows_by_op(cost), priced.kernel_seconds
+    hidden = {reader: hidden for reader, _, hidden in gathers(cost, priced)}
+    # What flows back through the relu is a kernel by itself, one op behind the product.
+    select = back + 1
+    assert cost.tables.program.problem.graph.ops[select].opcode == "select"
+    assert hidden[second] == pytest.approx(seconds[row[first]])
+    assert hidden[last] == pytest.approx(seconds[row[back]] + seconds[row[select]])
+    assert all(hidden < whole for _, whole, hidden in gathers(cost, priced))
+
+
+def test_a_product_begins_one_gather():
+    """Of three that are read side by side the first waits, and each other one has a product."""
+
+    def layer(x, weights):
+        return sum(jnp.tanh(x @ weight) for weight in weights), None
+
+    def step(weights, x):
+        return weights, jax.lax.scan(layer, x, weights)[0]
+
+    weight = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
+    args = [weight] * 3, jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32)
+    cost, priced = zero_3(step, args, machine("v5e:2x4"))
+    first, second, _ = dots(cost)
+    windows, row = cost.tables.hidden_gathers, rows_by_op(cost)
+    assert windows.kernel[:, 0].tolist() == [row[first], row[second]]
+    # The three are one edge.
+    ((_, whole, hidden),) = gathers(cost, priced)
+    assert hidden == pytest.approx(2 / 3 * whole)
+
+
+@pytest.mark.parametrize(("target", "topology"), [(mlp, "v5e:2x4"), (scanned, "8xh100")])
+def test_outside_of_loops_and_on_gpus_nothing_is_beside_by_itself(target, topology):
+    """On GPUs the schedule says what runs beside what."""
+    cost, priced = zero_3(*target(), machine(topology))
+    assert not len(cost.tables.hidden_gathers.edge)
+    assert not priced.overlapped_seconds.any()
