@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from automap.backends.arrays import Arrays, Scratch, no_scratch
+from automap.backends.believed import BelievedSeconds
 from automap.backends.effects import CollectiveEffect, Effect
 from automap.backends.fitted import (
     AdditionNumbers,
@@ -105,6 +106,8 @@ class Backend:
                         them: (op that enters the loop, value)
     unpriced            operations that are known to take longer than is predicted, with what
                         to say of each: (op, sentence)
+    believed            what its scheduler takes collectives to be, where that is not what they take
+                        (`automap.backends.believed`)
     views               opcodes whose results are what they read, in another order of dimensions
     in_place            opcodes that write over what they read, beside elementwise ones
     beside_sums         whether what reads an array and sums of it writes over the array, or anew
@@ -149,6 +152,7 @@ class Backend:
     scratch: Callable[[Graph], Sequence[Scratch]] = no_scratch
     relaid_stacks: Callable[[Graph], Iterable[tuple[int, int]]] = lambda graph: ()
     unpriced: Callable[[Graph], Iterable[tuple[int, str]]] = lambda graph: ()
+    believed: Callable[[Device], BelievedSeconds | None] = lambda device: None
     views: frozenset[str] = frozenset()
     in_place: frozenset[str] = frozenset()
     beside_sums: Literal["in place", "anew"] = "in place"

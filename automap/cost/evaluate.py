@@ -35,6 +35,7 @@ from automap.cost.memory import Memory, MemoryTimeline
 from automap.cost.messages import CollectivePrices
 from automap.cost.profile import KernelPrices, KernelProfile
 from automap.cost.schedule.overlap import waiting_seconds
+from automap.cost.schedule.work import Messages
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.stored_shapes import StoredShapes
 from automap.cost.tables import Tables
@@ -96,7 +97,7 @@ class Together:
     """
 
     collective_seconds: np.ndarray
-    messages: np.ndarray | None
+    messages: Messages | None
     local: np.ndarray
 
 
@@ -139,7 +140,7 @@ class Evaluator:
         seconds, messages = priced.collective_seconds, None
         if self.backend.schedule_numbers is not None and self.backend.loop_messages == "all":
             seconds = self.collective_prices.seconds(collectives, sizes, point)
-            messages = self.collective_prices.parts(collectives, sizes)
+            messages = self.collective_prices.messages(collectives, sizes)
         return Together(seconds, messages, self.stored_local(priced.sharding))
 
     def add_up(self, priced: Priced, together: Together) -> Estimate:

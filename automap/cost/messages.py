@@ -13,10 +13,13 @@ import numpy as np
 from automap.backends import Backend
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
 from automap.cost.edges.loops import whole_messages
+from automap.cost.schedule.work import Messages
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
 from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, KINDS, REDUCE_SCATTER
 from automap.topology.model import Topology
+from automap.topology.spans import spans
+from hlo_tools.analyses.phases import Phase
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,7 @@ class CollectivePrices:
         is_merged |= is_sum & ~collectives.on_operand
         if self.backend.combines == "sums":
             is_merged = is_merged & (collectives.kind != ALL_GATHER)
-        # `_loops` lists result edges first, then operand edges.
-        first_operand = len(self.tables.results.count)
-        edge = collectives.edge + np.where(collectives.on_operand, first_operand, 0)
+        edge = self._edges(collectives)
         least, loop, trips = self._loops[:, edge]
         messages = np.clip(self.parts(collectives, sizes), least, 1.0)
         messages = np.where(is_merged, messages, 1.0)
@@ -52,11 +53,13 @@ class CollectivePrices:
         group = (collectives.kind << len(sizes)) + collectives.mask
         numbers = np.flatnonzero(np.bincount(group)) if len(group) else group
         if point is not None:
-            runs, loop = collectives.count / trips, np.where(is_merged, loop, -1)
+            runs, loop = collectives.count / trips, np.where(is_merged, loop, -2)
             apart = group + (point << len(sizes) + len(KINDS).bit_length())
             # XLA's combiners add up one type in a message, and gather all types in one.
             dtype = np.where(is_sum, self._dtypes[edge], 0)
             apart = apart * (self._dtypes.max(initial=0) + 1) + dtype
+            # Outside of loops those of one phase may be merged.
+            apart = apart * len(Phase) + np.where(loop < 0, collectives.phase, 0)
             messages = whole_messages(messages, apart, loop, runs)
         for number in numbers.tolist():
             rows = group == number
@@ -74,9 +77,35 @@ class CollectivePrices:
         messages = collectives.n_bytes / self.backend.combine_bytes
         if self.backend.loop_messages != "all":
             return messages
-        is_on = collectives.mask[:, None] >> np.arange(len(sizes)) & 1
-        devices = np.where(is_on, np.array(sizes), 1).prod(axis=1)
+        devices = _devices(collectives.mask, sizes)
         return messages / np.where(collectives.kind == REDUCE_SCATTER, devices, 1)
+
+    def messages(self, collectives: Collectives, sizes: tuple[int, ...]) -> Messages:
+        """What each entry of `collectives` is of messages, and what a scheduler believes of it."""
+        believed = self.backend.believed(self.topology.device)
+        trips = self._loops[2, self._edges(collectives)]
+        rows = np.full(len(trips), -1)
+        if believed is not None:
+            rows = believed.rows(KINDS, collectives.kind, _devices(collectives.mask, sizes))
+            for mask in np.unique(collectives.mask).tolist():
+                if not self._is_within_host(mask, sizes):
+                    rows[collectives.mask == mask] = -1
+        return Messages(
+            parts=self.parts(collectives, sizes),
+            rows=rows,
+            trip_bytes=collectives.n_bytes * collectives.count / trips,
+            trips=trips,
+            believed=believed,
+        )
+
+    def _is_within_host(self, mask: int, sizes: tuple[int, ...]) -> bool:
+        joined = spans(self.topology, sizes, _axes(mask, sizes))
+        return all(span.level.reach == "host" for span in joined)
+
+    def _edges(self, collectives: Collectives) -> np.ndarray:
+        """Numbers of edges where result edges are listed first, then operand edges."""
+        first_operand = len(self.tables.results.count)
+        return collectives.edge + np.where(collectives.on_operand, first_operand, 0)
 
     def passed_seconds(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """Seconds of each reduce-scatter of a result if its shards go round a ring, [entries]; 0 of
@@ -119,6 +148,12 @@ class CollectivePrices:
         if key not in self.costs:
             self.costs[key] = ring_scatter_cost(self.topology, sizes, _axes(mask, sizes))
         return self.costs[key]
+
+
+def _devices(mask: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    """How many devices are in a group over the axes of each mask."""
+    is_on = mask[:, None] >> np.arange(len(sizes)) & 1
+    return np.where(is_on, np.array(sizes), 1).prod(axis=1)
 
 
 def _axes(mask: int, sizes: tuple[int, ...]) -> tuple[int, ...]:

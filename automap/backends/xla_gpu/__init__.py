@@ -25,6 +25,7 @@ from typing import Final
 
 from automap.backends.arrays import Scratch, item_bytes
 from automap.backends.base import Backend, CompiledCollectives
+from automap.backends.believed import believed_seconds
 from automap.backends.fitted import FittedFile, core_numbers
 from automap.backends.xla_gpu.contended import contended_additions
 from automap.backends.xla_gpu.loop_layouts import relaid_scratch, relaid_stacks
@@ -160,6 +161,7 @@ XLA_GPU: Final = Backend(
     beside_sums="anew",
     layout="rows",
     fitted=_FITTED,
+    believed=lambda device: believed_seconds(_FITTED.folder, "believed.toml").get(device.name),
     tiles=LIBTPU,
     effects=EFFECTS,
     scratch=_scratch,

@@ -2,7 +2,8 @@
 
 A collective of B bytes that goes together with others of its trip, T bytes in all, is B / T of a
 message; outside of loops anything may be merged                        -> in: `part_of_message`
-Those over the same axes are a message at least, whatever others there are -> in: `whole_messages`
+Those over the same axes are a message at least, whatever others there are, and outside of loops
+those of one phase                                                         -> in: `whole_messages`
 """
 
 import numpy as np
@@ -22,15 +23,17 @@ def whole_messages(
     messages: np.ndarray, group: np.ndarray, loop: np.ndarray, runs: np.ndarray
 ) -> np.ndarray:
     """`messages`, the parts that collectives are of messages, but where those that go together in
-    one trip of a loop are less than a whole one: all arrays are [collectives], `group` those that
-    can be merged (one kind, over the same axes, sums of one type), `loop` -1 outside, `runs` of one
-    trip. Where none of them has a byte nothing is sent.
+    one trip of a loop, or outside of loops, are less than a whole one.
+
+    All arrays are [collectives]: `group` those that can be merged (one kind, over the same axes,
+    sums of one type), `loop` -1 outside and -2 of what is never merged, `runs` of one trip. Where
+    none of them has a byte nothing is sent.
     """
     # One number for each pair: of rows numpy finds the different ones much more slowly.
-    pair = (loop + 1) * (group.max(initial=0) + 1) + group
+    pair = (loop + 2) * (group.max(initial=0) + 1) + group
     together = np.unique(pair, return_inverse=True)[1]
     parts = np.bincount(together, messages * runs)[together]
-    is_less = (loop >= 0) & (parts > 0.0) & (parts < 1.0)
+    is_less = (loop >= -1) & (parts > 0.0) & (parts < 1.0)
     return np.divide(messages, parts, out=messages.copy(), where=is_less)
 
 

@@ -30,7 +30,7 @@ from automap.numba_jit import inner, inner_making_arrays
 
 
 # Columns of `_collectives`.
-NEEDED, SECONDS, DEPTH, MADE_FROM, SUM = range(5)
+NEEDED, SECONDS, DEPTH, MADE_FROM, SUM, BELIEVED = range(6)
 
 
 @inner_making_arrays
@@ -130,7 +130,7 @@ def _collectives(work: Work, is_own: np.ndarray, enter: int, leave: int) -> np.n
     seconds, those of the longest chain of collectives that ends with it, the boundary from which on
     no kernel makes its data, and for a sum the boundary it is ready at, else -1.
     """
-    rows = np.zeros((2 * (leave - enter) + len(work.urgent_needed), 5))
+    rows = np.zeros((2 * (leave - enter) + len(work.urgent_needed), 6))
     n, u = 0, 0
     # Seconds of the longest chain that ends before each boundary.
     chain = np.zeros(leave - enter + 1)
@@ -141,23 +141,25 @@ def _collectives(work: Work, is_own: np.ndarray, enter: int, leave: int) -> np.n
         while u < len(work.urgent_needed) and work.urgent_needed[u] == k:
             if is_own[k - enter]:
                 ready, seconds = max(work.urgent_ready[u], enter), work.urgent_seconds[u]
-                depth = seconds + (before if ready == k else chain[ready - enter])
-                rows[n] = np.array([k, seconds, depth, ready, -1.0])
+                believed = work.urgent_believed[u]
+                depth = believed + (before if ready == k else chain[ready - enter])
+                rows[n] = np.array([k, seconds, depth, ready, -1.0, believed])
                 longest = max(longest, depth)
                 n += 1
             u += 1
         if is_own[k - enter] and work.prefetch[k] > 0:
-            seconds = work.prefetch[k]
+            seconds, believed = work.prefetch[k], work.prefetch_believed[k]
             made_from = enter
             for slot in range(enter + 1, k):
                 if work.gathered_at[slot] == k and work.kind[slot] == KERNEL:
                     made_from = slot + 1
-            rows[n] = np.array([k, seconds, seconds, made_from, -1.0])
-            longest = max(longest, seconds)
+            rows[n] = np.array([k, seconds, believed, made_from, -1.0, believed])
+            longest = max(longest, believed)
             n += 1
         if is_own[k - enter] and work.backlog[k] > 0:
-            seconds = work.backlog[k]
-            rows[n] = np.array([leave, seconds, before + seconds, work.made_from[k], k])
+            seconds, believed = work.backlog[k], work.backlog_believed[k]
+            depth = before + believed
+            rows[n] = np.array([leave, seconds, depth, work.made_from[k], k, believed])
             n += 1
         chain[k - enter] = longest
     return rows[:n]
@@ -196,7 +198,7 @@ def _hide(
     order none before boundary `first`.
     """
     # What the scheduler thinks is left to hide, and what is hidden.
-    place, rest, hidden = done, collective[SECONDS], 0.0
+    place, rest, hidden = done, collective[BELIEVED], 0.0
     while place > max(first, enter + 1) and rest > 0:
         slot = place - 1
         # A loop of others lets nothing begin before it.

@@ -56,6 +56,7 @@ class Places:
     share: np.ndarray
     rank: np.ndarray
     dtype: np.ndarray
+    maker: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def program_order(
     # What LATE kernels make does not count: only the step's end, and gathers of new parameters,
     # wait for it.
     made_at = _made_at(graph, position, set(columns[columns[:, 1] != LATE, 4].tolist()))
+    all_made_at = _made_at(graph, position, set(columns[:, 4].tolist()))
     # Slots at one place wait for none of each other.
     data = [
         max((made_at[v] for v in graph.ops[op].inputs if made_at[v] != place), default=-1)
@@ -135,11 +137,17 @@ def program_order(
         read_at=np.searchsorted(at, read),
         merged=merged,
         loop=_loops(columns[:, 1]),
-        operands=_places(operands, *_operand_positions(problem, operands, position), at),
+        operands=_places(
+            operands,
+            *_operand_positions(operands, position, all_made_at),
+            at,
+            np.array(all_made_at)[operands.incidences[:, 1]],
+        ),
         results=_places(
             results,
             *_result_positions(problem, results, position, made_at),
             at,
+            np.array(all_made_at)[results.incidences[:, 5]],
             rank=_places_among_results(graph)[results.incidences[:, 1]],
             dtype=_dtypes(graph)[results.incidences[:, 1]],
         ),
@@ -281,11 +289,13 @@ def _read_at(graph: Graph, position: np.ndarray, slots: set[int]) -> list[int]:
 
 
 def _operand_positions(
-    problem: Problem, edges: Edges, position: np.ndarray
+    edges: Edges, position: np.ndarray, made_at: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions after which, and before which, the incidences are gathered."""
-    made = _producers(problem.graph)[edges.incidences[:, 1]]
-    return np.where(made >= 0, position[made], -1), position[edges.incidences[:, 2]]
+    """Positions after which, and before which, the incidences are gathered: what no kernel makes
+    is there as soon as what it is made of.
+    """
+    made = np.array(made_at, np.int64)[edges.incidences[:, 1]]
+    return made, position[edges.incidences[:, 2]]
 
 
 def _producers(graph: Graph) -> np.ndarray:
@@ -360,6 +370,7 @@ def _places(
     ready: np.ndarray,
     needed: np.ndarray,
     at: np.ndarray,
+    made_at: np.ndarray,
     rank: np.ndarray | None = None,
     dtype: np.ndarray | None = None,
 ) -> Places:
@@ -378,4 +389,5 @@ def _places(
         # Gathers in the order in which they are read.
         rank=(before if rank is None else rank)[order],
         dtype=np.zeros(len(row), np.int64) if dtype is None else dtype[order],
+        maker=np.where(made_at >= 0, np.searchsorted(at, made_at), -1)[order],
     )

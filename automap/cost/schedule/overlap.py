@@ -20,20 +20,21 @@ one collective at a time.
     late      kernels of the update: in waits after the sums that they read, the rest after all
               others
     brief     late kernels that the scheduler takes to be no time, as they are no longer than a
-              launch: it puts all that make no new parameter beside one collective, so that they
-              fill no waits but its own                                   -> in: `_late_in_waits`
-    renewed   gathers of new parameters, and of what else the update makes: after all other kernels,
-              each after the late ones that make it: none begins before the backward pass is over
+              launch, and that make nothing that is gathered: it puts all of them beside one
+              collective, so that they fill no waits but its own          -> in: `_late_in_waits`
+    renewed   gathers of new parameters, and of what else the update makes: each after the late
+              kernels that make it: none begins before the backward pass is over
                                                                           -> in: `_last_waits`
     closed    a loop that has collectives is one kernel here, which takes what its kernels do and
               what it waits itself            -> in: `automap.cost.schedule.closed_loops`
+              An urgent collective whose reader is behind it begins behind it too
 """
 
 import numpy as np
 
 from automap.cost.schedule.closed_loops import ends_of_loops, loop_seconds, outside_closed
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, Order
-from automap.cost.schedule.work import Work, device_work
+from automap.cost.schedule.work import Messages, Work, device_work
 from automap.cost.traffic import Collectives
 from automap.numba_jit import compiled, inner, inner_making_arrays
 
@@ -43,7 +44,7 @@ def waiting_seconds(
     kernel_seconds: np.ndarray,
     collectives: Collectives,
     collective_seconds: np.ndarray,
-    messages: np.ndarray | None = None,
+    messages: Messages | None = None,
     unseen_seconds: float = 0.0,
 ) -> float:
     """Seconds of a step in which the device has nothing to do but wait for collectives.
@@ -59,7 +60,12 @@ def waiting_seconds(
     expected = np.where(each > unseen_seconds, seconds, 0.0)
     return exposed_seconds(
         device_work(
-            order, seconds, expected, collectives, collective_seconds * collectives.count, messages
+            order,
+            seconds,
+            expected,
+            collectives,
+            collective_seconds * collectives.count,
+            messages,
         )
     )
 
@@ -78,6 +84,8 @@ def exposed_seconds(work: Work) -> float:
     # put_off: seconds of spare kernels; to_come: of urgent collectives up to the loop's end; idle:
     # of the link so far.
     time = waited = link_free = put_off = to_come = idle = 0.0
+    # When the last closed loop was over: nothing of outside begins before it and ends behind it.
+    closed = 0.0
     # pending: seconds of the backlog not yet sent; owed: link seconds that urgent collectives took
     # beyond what there was; used_late: of late kernels that ran in waits; sums: of the backlog
     # outside of closed loops.
@@ -95,7 +103,7 @@ def exposed_seconds(work: Work) -> float:
         pending += sums[k]
         # Urgent collectives go over the link one after the other, none before its data is there.
         while u < len(needed) and needed[u] == k:
-            link_free = max(link_free, time_at[ready[u]]) + urgent[u]
+            link_free = max(link_free, time_at[ready[u]], closed) + urgent[u]
             wait = max(wait, link_free - time)
             used += urgent[u]
             u += 1
@@ -127,28 +135,36 @@ def exposed_seconds(work: Work) -> float:
             time_at[k + 1 : leaves[k] + 1] = time + inside + waits
             time += inside + waits
             waited += waits
+            closed = time
             while u < len(needed) and needed[u] <= leaves[k]:
                 u += 1
             k = int(leaves[k])
         k += 1
-    return waited + _last_waits(late, sums, work.renewed, used_late, pending, owed)
+    return waited + _last_waits(late, sums, work, used_late, pending, owed)
 
 
 @inner_making_arrays
 def _late_in_waits(work: Work, sums: np.ndarray) -> np.ndarray:
     """What of the late kernels may fill waits, [boundaries]; the others run with none beside them.
 
-    Where new parameters are gathered, the longest of what is done at the end of a step is one of
-    these gathers, or of the two messages of what the update reads: the sums, and what is added up
-    once.
+    Where new parameters are gathered, brief ones are beside the last of the gathers and sums of the
+    step's end: the one that ends the longest chain of them, as the scheduler believes.
     """
-    # What makes a new parameter stands between gathers.
-    brief = np.where(work.renewed > 0, 0.0, work.brief)
-    at_end = work.urgent_seconds[work.urgent_needed == len(work.kind)].sum()
-    longest = max(work.renewed.max(), sums.sum(), at_end)
-    if work.renewed.max() == 0 or brief.sum() <= longest:
+    brief = work.brief.sum()
+    if work.renewed.max() == 0 or brief == 0:
         return work.late
-    return work.late - brief * (1 - longest / brief.sum())
+    # What the longest chain is believed to take, and what its last one takes.
+    longest = last = 0.0
+    for k in range(len(sums)):
+        before = work.backlog_believed[k] if sums[k] > 0 else 0.0
+        if before > longest:
+            longest, last = before, sums[k]
+        if work.renewed[k] > 0 and before + work.renewed_believed[k] > longest:
+            longest, last = before + work.renewed_believed[k], work.renewed_one[k]
+    for u in range(len(work.urgent_needed)):
+        if work.urgent_needed[u] == len(work.kind) and work.urgent_believed[u] > longest:
+            longest, last = work.urgent_believed[u], work.urgent_seconds[u]
+    return work.late - work.brief * (1 - min(last / brief, 1.0))
 
 
 @inner
@@ -184,17 +200,18 @@ def _urgent_until_end(
 def _last_waits(
     late: np.ndarray,
     backlog: np.ndarray,
-    renewed: np.ndarray,
+    work: Work,
     used_late: float,
     pending: float,
     owed: float,
 ) -> float:
     """Waiting after all other kernels, when so much of `backlog` is left and of `late` was done."""
+    renewed = work.renewed
     # An urgent one that began long before took the link from sums.
     unsent = min(owed, backlog.sum() - pending)
     pending += unsent
-    sums = kernels = total = 0.0
-    # When the late kernels at each boundary, and with them the new parameters, are done.
+    sums = kernels = making = total = 0.0
+    # When the new parameters of each boundary are made.
     made_at = np.zeros(len(late))
     sent = backlog.sum() - pending
     # Sums were sent, and late kernels run, from the first boundary on: the rest of both is last.
@@ -205,8 +222,10 @@ def _last_waits(
         used_late = max(used_late - late[k], 0.0)
         if left > 0:
             kernels = max(kernels, sums) + left
+            # Those that make no new parameter run beside the gathers.
+            making = max(making, sums) + min(left, work.makers[k])
         total += left
-        made_at[k] = kernels
+        made_at[k] = making
     # Gathers of new parameters wait for the last sum, and each for the kernels that make it.
     link = sums
     for k in range(len(late)):

@@ -10,10 +10,49 @@ from typing import NamedTuple
 
 import numpy as np
 
+from automap.backends.believed import BelievedSeconds
 from automap.cost.schedule.order import LATE, SPARE, Order, Places
 from automap.cost.traffic import Collectives
 from automap.numba_jit import compiled
 from hlo_tools.analyses.phases import Phase
+
+
+class Messages(NamedTuple):
+    """What collectives are of messages, [entries]: `parts` of a full one, and what XLA's scheduler
+    believes of them, whose seconds are those of their `rows` of `believed` (-1: as they are) for
+    `trip_bytes`, what one of the `trips` of the loop around sends.
+    """
+
+    parts: np.ndarray
+    rows: np.ndarray
+    trip_bytes: np.ndarray
+    trips: np.ndarray
+    believed: BelievedSeconds | None = None
+
+    def take(self, index: np.ndarray | slice) -> "Messages":
+        """Those of some entries."""
+        return self._replace(
+            parts=self.parts[index],
+            rows=self.rows[index],
+            trip_bytes=self.trip_bytes[index],
+            trips=self.trips[index],
+        )
+
+    def believed_seconds(
+        self, group: np.ndarray, entry: np.ndarray, share: np.ndarray, seconds: np.ndarray
+    ) -> np.ndarray:
+        """What the scheduler takes the `seconds` of a step to be, [incidences]: those of one
+        `group`, kind and number of devices are one message. `share` is the part of its entry.
+        """
+        rows = self.rows[entry]
+        if self.believed is None or (rows < 0).all():
+            return seconds
+        key = group * (rows.max() + 2) + rows + 1
+        first, together = np.unique(key, return_index=True, return_inverse=True)[1:]
+        n_bytes = np.bincount(together, self.trip_bytes[entry] * share)
+        whole = self.believed.of_bytes(rows[first], n_bytes) * self.trips[entry[first]]
+        own = seconds / np.bincount(together, seconds)[together]
+        return np.where(rows >= 0, whole[together] * own, seconds)
 
 
 class Work(NamedTuple):
@@ -27,9 +66,11 @@ class Work(NamedTuple):
     [slots] that of the sum that it reads, `made_from` [boundaries] the one from which on only spare
     kernels make the terms of the sum that is ready here. `gathered_at` [slots] is the boundary at
     which the gather of what a kernel makes is needed, -1 for none. Seconds of kernels (`spare`,
-    `late`, where their data is there) and of collectives (`backlog` and `renewed` where they are
-    ready, `prefetch` where it is needed) at boundaries. The urgent ones are sorted by where they
-    are needed.
+    `late`, where their data is there; of the late ones `makers` make what is gathered anew, of the
+    others `brief` are no work to the scheduler) and of collectives (`backlog` and `renewed` where
+    they are ready, `prefetch` where it is needed) at boundaries; `_believed` is what the scheduler
+    takes them to be, `renewed_one` and `renewed_believed` are of one message. The urgent ones are
+    sorted by where they are needed.
     """
 
     kind: np.ndarray
@@ -44,12 +85,18 @@ class Work(NamedTuple):
     spare: np.ndarray
     late: np.ndarray
     brief: np.ndarray
+    makers: np.ndarray
     backlog: np.ndarray
+    backlog_believed: np.ndarray
     renewed: np.ndarray
+    renewed_one: np.ndarray
+    renewed_believed: np.ndarray
     prefetch: np.ndarray
+    prefetch_believed: np.ndarray
     urgent_ready: np.ndarray
     urgent_needed: np.ndarray
     urgent_seconds: np.ndarray
+    urgent_believed: np.ndarray
 
 
 def device_work(
@@ -58,7 +105,7 @@ def device_work(
     expected_seconds: np.ndarray,
     collectives: Collectives,
     seconds: np.ndarray,
-    messages: np.ndarray | None = None,
+    messages: Messages | None = None,
 ) -> Work:
     """What is to be done where: `slot_seconds` [slots], which the scheduler takes to be
     `expected_seconds` [slots], and `seconds` [entries of `collectives`] are of a whole step.
@@ -69,13 +116,9 @@ def device_work(
     slot_seconds, expected_seconds = (
         np.bincount(order.merged, seconds, n - 1) for seconds in (slot_seconds, expected_seconds)
     )
-    kinds = (order.kind == SPARE, is_late := order.kind == LATE, is_late & (expected_seconds == 0))
-    spare, late, brief = (  # of no numbers numpy counts integers
-        np.bincount(order.data_at[kind], slot_seconds[kind], n).astype(float) for kind in kinds
-    )
-    backlog, renewed, prefetch = np.zeros((3, n))
+    backlog, renewed, prefetch = (_Sent(*np.zeros((3, n))) for _ in range(3))
     gathered_at, sums = np.full(n - 1, -1), np.zeros((2, 0), np.int64)
-    data_at = order.data_at.copy()
+    data_at, makes_new = order.data_at.copy(), np.zeros(n - 1, np.bool_)
     urgent: list[tuple[np.ndarray, ...]] = []
     for on_operand, places in ((True, order.operands), (False, order.results)):
         is_here = (collectives.on_operand == on_operand) & (seconds > 0)
@@ -83,7 +126,8 @@ def device_work(
         entry, every, shares = _spread(places, collectives.edge, seconds, is_here)
         is_combinable = collectives.combinable[entry]
         at, each = every[~is_combinable], shares[~is_combinable]
-        urgent.append((places.ready[at], places.needed[at], each))
+        alone = _believed(messages, np.arange(len(at)), entry[~is_combinable], places, at, each)
+        urgent.append((places.ready[at], places.needed[at], each, alone))
         if not on_operand:
             # What reads the result of one is there once the first that does so is.
             after = np.zeros(n, np.int64)
@@ -93,21 +137,30 @@ def device_work(
         old = (prefetch, places.needed) if on_operand else (backlog, places.ready)
         for (into, boundary), wanted in ((old, ~is_new), ((renewed, places.ready), is_new)):
             chosen = is_combinable & wanted[entry]
-            at, each = every[chosen], shares[chosen]
+            at, each, rows = every[chosen], shares[chosen], entry[chosen]
             if messages is not None and len(at):
-                columns = (messages, collectives.kind, collectives.mask)
-                rows = np.stack([column[entry[chosen]] for column in columns])
-                boundary = _merged(order, places, at, boundary, rows, is_first=into is prefetch)
+                columns = (messages.parts, collectives.kind, collectives.mask)
+                parts = np.stack([column[rows] for column in columns])
+                boundary = _merged(order, places, at, boundary, parts, is_first=into is prefetch)
             if into is backlog:
                 sums = np.array([places.ready[at], boundary[at]])
             elif into is prefetch:
                 gathered_at = _gathered_at(n, places.ready[at], boundary[at])
+            else:
+                makes_new[places.maker[at]] = True
             # Several collectives may stand at one boundary: `.at` adds all of them.
-            np.add.at(into, boundary[at], each)
-    ready, needed, each = (np.concatenate(column) for column in zip(*urgent))
+            np.add.at(into.seconds, boundary[at], each)
+            kinds = (boundary[at], places.dtype[at], collectives.mask[rows])
+            believed = _believed(messages, _numbers(*kinds), rows, places, at, each)
+            np.add.at(into.believed, boundary[at], believed)
+            full = 1.0 if messages is None else messages.parts[rows] * collectives.count[rows]
+            np.add.at(into.parts, boundary[at], full * places.share[at])
+    ready, needed, each, alone = (np.concatenate(column) for column in zip(*urgent))
     # Stable, so that the order of equal ones, and with it each sum of floats, is reproducible.
     by_need = np.argsort(needed, kind="stable")
     sum_at, reads_sum, made_from = _around_sums(order, *sums)
+    spare, late, brief, makers = _put_off(order, slot_seconds, expected_seconds, makes_new)
+    n_messages = np.maximum(np.ceil(renewed.parts), 1.0)
     return Work(
         kind=order.kind,
         seconds=slot_seconds,
@@ -121,13 +174,66 @@ def device_work(
         spare=spare,
         late=late,
         brief=brief,
-        backlog=backlog,
-        renewed=renewed,
-        prefetch=prefetch,
+        makers=makers,
+        backlog=backlog.seconds,
+        backlog_believed=backlog.believed,
+        renewed=renewed.seconds,
+        renewed_one=renewed.seconds / n_messages,
+        renewed_believed=renewed.believed / n_messages,
+        prefetch=prefetch.seconds,
+        prefetch_believed=prefetch.believed,
         urgent_ready=ready[by_need],
         urgent_needed=needed[by_need],
         urgent_seconds=each[by_need],
+        urgent_believed=alone[by_need],
     )
+
+
+class _Sent(NamedTuple):
+    """Collectives at boundaries: seconds, what the scheduler takes them to be, and how many full
+    messages they are, [boundaries].
+    """
+
+    seconds: np.ndarray
+    believed: np.ndarray
+    parts: np.ndarray
+
+
+def _believed(
+    messages: Messages | None,
+    group: np.ndarray,
+    entry: np.ndarray,
+    places: Places,
+    at: np.ndarray,
+    seconds: np.ndarray,
+) -> np.ndarray:
+    """`Messages.believed_seconds` of incidences `at` their places."""
+    if messages is None:
+        return seconds
+    return messages.believed_seconds(group, entry, places.share[at], seconds)
+
+
+def _numbers(*columns: np.ndarray) -> np.ndarray:
+    """One number for each row of columns of small ones."""
+    number = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        number = number * (column.max(initial=0) + 1) + column
+    return number
+
+
+def _put_off(
+    order: Order, seconds: np.ndarray, expected: np.ndarray, makes_new: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """`Work.spare`, `late`, `brief` and `makers`, where `makes_new` [slots] make what is gathered
+    anew.
+    """
+    is_late = order.kind == LATE
+    is_brief = is_late & (expected == 0) & ~makes_new
+    spare, late, brief, makers = (  # of no numbers numpy counts integers
+        np.bincount(order.data_at[chosen], seconds[chosen], len(seconds) + 1).astype(float)
+        for chosen in (order.kind == SPARE, is_late, is_brief, is_late & makes_new)
+    )
+    return spare, late, brief, makers
 
 
 def _merged(

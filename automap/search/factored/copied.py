@@ -352,7 +352,7 @@ def _split_batch(
             together.collective_seconds,
         )
     ]
-    messages = None if together.messages is None else together.messages[by_point]
+    messages = None if together.messages is None else together.messages.take(by_point)
     # Columns of rows that every point has: n equal parts.
     rows = [
         column.reshape(n, -1)
@@ -386,7 +386,7 @@ def _split_batch(
         )
         yield (
             Priced(sharding, collectives, kernel_seconds, alone_seconds, overlapped_seconds),
-            Together(seconds, None if messages is None else messages[own_entries], local),
+            Together(seconds, None if messages is None else messages.take(own_entries), local),
         )
 
 

@@ -127,12 +127,13 @@ def test_sums_that_meet_in_one_stream_are_one_message_where_the_backend_merges(p
 
 
 def test_what_goes_over_the_same_axes_in_a_trip_is_a_message_at_least():
-    parts = np.array([0.3, 0.1, 0.25, 0.9, 0.6, 0.2])
-    group, loop = np.array([0, 0, 1, 1, 2, 2]), np.array([7, 7, 7, 8, 8, -1])
-    runs = np.array([1.0, 2.0, 1.0, 1.0, 2.0, 1.0])
+    parts = np.array([0.3, 0.1, 0.25, 0.9, 0.6, 0.2, 0.3, 0.2])
+    group, loop = np.array([0, 0, 1, 1, 2, 2, 2, 2]), np.array([7, 7, 7, 8, 8, -1, -1, -2])
+    runs = np.array([1.0, 2.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0])
     whole = whole_messages(parts, group, loop, runs)
-    # Alone in a trip, or with others; one that fills more than a message; outside of loops.
-    assert whole == pytest.approx([0.6, 0.2, 1.0, 1.0, 0.6, 0.2])
+    # Alone in a trip, or with others; one that fills more than a message; outside of loops; what is
+    # never merged.
+    assert whole == pytest.approx([0.6, 0.2, 1.0, 1.0, 0.6, 0.4, 0.6, 0.2])
     assert whole[:2] @ runs[:2] == pytest.approx(1.0)
 
 

@@ -34,23 +34,33 @@ class Program:
     made_from: dict = field(default_factory=dict)
     gathered_at: dict = field(default_factory=dict)
     expected: dict = field(default_factory=dict)
+    believed: dict = field(default_factory=dict)
+    makers: set = field(default_factory=set)
 
     def work(self, factor=1.0):
         n = len(self.slots) + 1
         columns = {
             name: np.zeros(n)
-            for name in ("spare", "late", "brief", "backlog", "renewed", "prefetch")
+            for name in ("spare", "late", "brief", "makers", "backlog", "renewed", "prefetch")
         }
         for slot, (kind, seconds) in enumerate(self.slots):
             if kind in (SPARE, LATE):
                 name = "spare" if kind == SPARE else "late"
                 columns[name][self.data_at.get(slot, slot)] += seconds
-                if kind == LATE and self.expected.get(slot, seconds) == 0:
+                if kind == LATE and slot in self.makers:
+                    columns["makers"][self.data_at.get(slot, slot)] += seconds
+                elif kind == LATE and self.expected.get(slot, seconds) == 0:
                     columns["brief"][self.data_at.get(slot, slot)] += seconds
         for name in ("backlog", "renewed", "prefetch"):
             for boundary, seconds in getattr(self, name).items():
                 columns[name][boundary] += factor * seconds
+        for name in ("backlog", "renewed", "prefetch"):
+            columns[f"{name}_believed"] = columns[name].copy()
+            for boundary, seconds in self.believed.get(name, {}).items():
+                columns[f"{name}_believed"][boundary] = factor * seconds
+        columns["renewed_one"] = columns["renewed"]
         urgent = sorted(self.urgent, key=lambda row: row[1])
+        urgent_seconds = factor * np.array([row[2] for row in urgent], float)
         return Work(
             kind=np.array([kind for kind, _ in self.slots], np.int64),
             seconds=np.array([seconds for _, seconds in self.slots], float),
@@ -65,7 +75,8 @@ class Program:
             gathered_at=np.array([self.gathered_at.get(s, -1) for s in range(n - 1)], np.int64),
             urgent_ready=np.array([row[0] for row in urgent], np.int64),
             urgent_needed=np.array([row[1] for row in urgent], np.int64),
-            urgent_seconds=factor * np.array([row[2] for row in urgent], float),
+            urgent_seconds=urgent_seconds,
+            urgent_believed=urgent_seconds,
             **columns,
         )
 
@@ -118,6 +129,33 @@ CASES = {
     ),
     "outside of a loop it hides both": (
         Program(kernels(1.0, 4.0, 1.0), urgent=[(1, 2, 2.0), (1, 2, 2.0)]),
+        0.0,
+    ),
+    "one that is read behind a loop with collectives begins behind it": (
+        Program(
+            [*kernels(9.0), (ENTER, 0.0), *kernels(9.0), (EXIT, 0.0), *kernels(1.0, 1.0)],
+            urgent=[(1, 5, 3.0)], backlog={3: 2.0},
+        ),
+        4.0,
+    ),
+    "of a loop without any it does not": (
+        Program(
+            [*kernels(9.0), (ENTER, 0.0), *kernels(9.0), (EXIT, 0.0), *kernels(1.0, 1.0)],
+            urgent=[(1, 5, 3.0)],
+        ),
+        0.0,
+    ),
+    "what is believed to be longer than it is takes more kernels": (
+        Program(
+            [(ENTER, 0.0), *kernels(3.0, 3.0, 3.0), (EXIT, 0.0)],
+            prefetch={2: 2.0, 3: 1.0}, believed={"prefetch": {3: 5.0}},
+        ),
+        2.0,
+    ),
+    "and leaves them to others where it is no longer": (
+        Program(
+            [(ENTER, 0.0), *kernels(3.0, 3.0, 3.0), (EXIT, 0.0)], prefetch={2: 2.0, 3: 1.0},
+        ),
         0.0,
     ),
     "the last wait of a loop has the spare kernel, though it is longer": (
@@ -253,33 +291,56 @@ CASES = {
         0.0,
     ),
     "new parameters are gathered after the update": (
-        Program([(KERNEL, 1.0), (LATE, 2.0)], renewed={1: 3.0}, data_at={1: 1}),
+        Program([(KERNEL, 1.0), (LATE, 2.0)], renewed={1: 3.0}, data_at={1: 1}, makers={1}),
         3.0,
     ),
+    "but not after what else is updated": (
+        Program([(KERNEL, 1.0), (LATE, 2.0)], renewed={1: 3.0}, data_at={1: 1}),
+        1.0,
+    ),
     "no new parameter is gathered before the end": (
-        Program([(KERNEL, 1.0), (LATE, 2.0), (KERNEL, 9.0)], renewed={1: 3.0}, data_at={1: 1}),
+        Program(
+            [(KERNEL, 1.0), (LATE, 2.0), (KERNEL, 9.0)], renewed={1: 3.0}, data_at={1: 1},
+            makers={1},
+        ),
         3.0,
     ),
     "new parameters are gathered beside the update of others": (
         Program(
             [(KERNEL, 1.0), (LATE, 2.0), (LATE, 2.0)], renewed={1: 1.0, 2: 1.0},
-            data_at={1: 1, 2: 2},
+            data_at={1: 1, 2: 2}, makers={1, 2},
         ),
         1.0,
     ),
     "an update hides two gathers": (
         Program(
             [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)], renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4},
+            data_at={1: 2, 2: 3, 3: 4}, makers={1, 2},
         ),
         0.0,
     ),
     "kernels that are no longer than a launch hide one of them": (
         Program(
             [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)], renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4}, expected={1: 0.0, 2: 0.0, 3: 0.0},
+            data_at={1: 2, 2: 3, 3: 4}, expected={1: 0.0, 2: 0.0, 3: 0.0}, makers={1, 2},
         ),
         0.5,
+    ),
+    "the one that the scheduler believes to be longest, though it is not": (
+        Program(
+            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)], renewed={2: 2.0, 3: 1.0},
+            data_at={1: 2, 2: 3, 3: 4}, expected={1: 0.0, 2: 0.0, 3: 0.0}, makers={1, 2},
+            believed={"renewed": {3: 9.0}},
+        ),
+        1.5,
+    ),
+    "or the one that ends the longest chain": (
+        Program(
+            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)],
+            backlog={3: 1.5}, renewed={2: 2.0, 3: 1.0},
+            data_at={1: 2, 2: 3, 3: 4}, expected={1: 0.0, 2: 0.0, 3: 0.0}, makers={1, 2},
+        ),
+        2.5,
     ),
     "the update fills a wait": (
         Program([(KERNEL, 1.0), (LATE, 2.0), (KERNEL, 1.0)], urgent=[(1, 2, 3.0)], data_at={1: 1}),

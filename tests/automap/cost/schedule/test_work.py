@@ -9,7 +9,7 @@ import numpy as np
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.schedule.order import SPARE
-from automap.cost.schedule.work import device_work, together
+from automap.cost.schedule.work import Messages, device_work, together
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
 from automap.space.presets import PRESETS
@@ -50,7 +50,7 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
         seconds,
         collectives,
         priced.collective_seconds * collectives.count,
-        messages=np.ones(len(collectives.kind)),
+        messages=Messages(*np.ones((4, len(collectives.kind)))),
     )
     opcodes = np.array([problem.graph.ops[op].opcode for op in order.op])
     summed = np.flatnonzero(work.sum_at >= 0)

@@ -1,0 +1,60 @@
+"""What a compiler's scheduler believes of collectives, where it has a table of its own.
+
+XLA:GPU's scheduler of Hopper and later reads the seconds of a collective within a host from a table
+that was measured on such a host, by kind, devices of a group, and powers of two of bytes:
+
+    seconds = bytes / bytes_p * seconds_p,   p the power whose bytes are nearest
+
+so that less than the least bytes of the table are believed to take a part of its first entry, which
+are as long as those of a hundred times as many bytes. It hides them behind as many kernels as it
+believes that they take.                    collective_interpolator.cc, interpolator.h
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+import tomllib
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BelievedSeconds:
+    """`seconds` [kinds x sizes of groups, powers] of 2^`least_power` bytes and twice as many each;
+    `kinds` and `sizes` (devices of a group) number the rows.
+    """
+
+    kinds: tuple[str, ...]
+    sizes: tuple[int, ...]
+    least_power: int
+    seconds: np.ndarray
+
+    def rows(self, kinds: Sequence[str], kind: np.ndarray, n_devices: np.ndarray) -> np.ndarray:
+        """The row of each collective, `kinds[kind]` over so many devices; -1 if there is none."""
+        place = np.array([self.kinds.index(k) if k in self.kinds else -1 for k in kinds])[kind]
+        size = np.searchsorted(self.sizes, n_devices)
+        is_there = (place >= 0) & (n_devices > 1) & (size < len(self.sizes))
+        return np.where(is_there, place * len(self.sizes) + size, -1)
+
+    def of_bytes(self, row: np.ndarray, n_bytes: np.ndarray) -> np.ndarray:
+        """What collectives of so many bytes are believed to take, by their rows."""
+        # From 1.5 of a power on the next one is nearer.
+        power = np.floor(np.log2(np.maximum(n_bytes, 1.0) / 1.5)) + 1 - self.least_power
+        power = np.clip(power, 0, self.seconds.shape[1] - 1).astype(np.int64)
+        return self.seconds[row, power] * n_bytes / 2.0 ** (power + self.least_power)
+
+
+@cache
+def believed_seconds(folder: str, file: str) -> Mapping[str, BelievedSeconds]:
+    """The tables of a data file of a backend, by the names of the devices that they are for."""
+    resource = files("automap.backends") / folder / file
+    tables = {}
+    for table in tomllib.loads(resource.read_text(encoding="utf-8"))["table"]:
+        kinds, sizes = tuple(table["microseconds"]), tuple(table["devices_of_a_group"])
+        rows = np.array([row for kind in kinds for row in table["microseconds"][kind]]) * 1e-6
+        believed = BelievedSeconds(
+            kinds=kinds, sizes=sizes, least_power=table["least_power_of_two"], seconds=rows
+        )
+        tables |= dict.fromkeys(table["devices"], believed)
+    return tables

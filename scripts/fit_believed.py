@@ -1,0 +1,126 @@
+"""What XLA:GPU's scheduler believes of collectives, asked of the compiler itself.
+
+    python -m scripts.fit_believed -o automap/backends/xla_gpu/believed.toml
+
+A program of one collective after the other, of one kind and of every power of two of bytes, is
+compiled ahead of time for eight GPUs of a host in groups of two, four and eight; the compiler
+writes on each what it takes it to be. It has a table for Hopper and one for Blackwell, and none for
+older GPUs. Needs the extra `gpu-compiler` and no GPU; takes a minute for each table.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from automap.jax_compat import compiled_proto
+from automap.topology import get_topology
+from automap.verify.compilers import compile_options, machine_for
+from automap.verify.gpu_calls import shape_bytes
+from automap.verify.worker import compiler_devices
+from hlo_tools.compiled.estimates import read_estimates
+from hlo_tools.read.proto import decode_module
+
+
+# The machine that is compiled for, and the devices that have its table (by compute capability).
+_TABLES: Final = {"8xh100": ("h100", "h200"), "8xb200": ("b200",)}
+_HEAD: Final = """\
+# What XLA:GPU's scheduler takes a collective within a host to last, in microseconds, by powers of
+# two of bytes; the rows of a kind are sizes of a group. How it is read: ../believed.py
+# Made by `python -m scripts.fit_believed` on {date}, jax {version}.
+"""
+_SIZES: Final = (2, 4, 8)
+_POWERS: Final = range(10, 29)
+_ITEM_BYTES: Final = 2
+_KINDS: Final[Mapping[str, Callable[[Any, int], Any]]] = {
+    "all-reduce": lambda x, n: jax.lax.psum(x, "x"),
+    "reduce-scatter": lambda x, n: jax.lax.psum_scatter(x, "x", tiled=True),
+    "all-gather": lambda x, n: jax.lax.all_gather(x[: len(x) // n], "x", tiled=True),
+    "all-to-all": lambda x, n: jax.lax.all_to_all(x, "x", 0, 0, tiled=True),
+    "collective-permute": lambda x, n: jax.lax.ppermute(
+        x, "x", [(i, (i + 1) % n) for i in range(n)]
+    ),
+}
+
+
+def believed_microseconds(machine: str) -> Iterator[tuple[str, list[list[float]]]]:
+    """Each kind with its rows, a group's size each, of powers of two of bytes."""
+    compiled_for = machine_for("gpu", get_topology(machine))
+    devices = np.array(compiler_devices(compiled_for))
+    options = compile_options(compiled_for)
+    for kind in _KINDS:
+        yield kind, [_row(kind, size, devices, options) for size in _SIZES]
+
+
+def _row(
+    kind: str, size: int, devices: np.ndarray, options: Mapping[str, bool | str]
+) -> list[float]:
+    mesh = jax.sharding.Mesh(devices.reshape(-1, size), ("others", "x"))
+
+    def chain(*arrays: jax.Array) -> list[jax.Array]:
+        made, last = list[jax.Array](), jnp.zeros((), jnp.bfloat16)
+        for array in arrays:
+            # Each waits for the one before, so that none are merged.
+            made.append(_KINDS[kind](array + last, size))
+            last = made[-1][0] / 2
+        return made
+
+    whole = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    arrays = [
+        jax.ShapeDtypeStruct((2**power // _ITEM_BYTES,), jnp.bfloat16, sharding=whole)
+        for power in _POWERS
+    ]
+    mapped = jax.shard_map(
+        chain, mesh=mesh, in_specs=whole.spec, out_specs=whole.spec, check_vma=False
+    )
+    proto = compiled_proto(jax.jit(mapped).lower(*arrays).compile(compiler_options=dict(options)))
+    if proto is None:
+        raise click.ClickException("the compiler did not give its program")
+    return _microseconds(proto, kind, size)
+
+
+def _microseconds(proto: bytes, kind: str, size: int) -> list[float]:
+    estimates, seconds = read_estimates(proto), dict[int, float]()
+    for computation in decode_module(proto).computations.values():
+        for instruction in computation.instructions:
+            said = estimates.get(instruction.name)
+            if instruction.opcode not in (kind, f"{kind}-start") or said is None:
+                continue
+            arrays = instruction.shape.elements or (instruction.shape,)
+            n_bytes = max(shape_bytes(array) for array in arrays)
+            # What is scattered is written by what comes out, and counted by what goes in.
+            whole = n_bytes * (size if kind == "reduce-scatter" else 1)
+            if "sol" in said.seconds:
+                seconds[whole] = said.seconds["sol"]
+    return [round(seconds[2**power] * 1e6, 2) for power in _POWERS]
+
+
+def _lines(machine: str, devices: Sequence[str]) -> Iterator[str]:
+    yield from ("", "[[table]]", f"devices = {list(devices)}".replace("'", '"'))
+    yield f"devices_of_a_group = {list(_SIZES)}"
+    yield f"least_power_of_two = {_POWERS[0]}"
+    yield ""
+    yield "[table.microseconds]"
+    for kind, rows in believed_microseconds(machine):
+        yield f"{kind} = ["
+        yield from (f"  {row}," for row in rows)
+        yield "]"
+
+
+@click.command(help=__doc__)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), required=True)
+def main(output: Path) -> None:
+    """Write the tables."""
+    jax.config.update("jax_platforms", "cpu")
+    head = _HEAD.format(date=date.today(), version=jax.__version__)
+    lines = [line for machine, devices in _TABLES.items() for line in _lines(machine, devices)]
+    output.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What XLA's scheduler believes of collectives: read as XLA reads its table."""
+
+import numpy as np
+import pytest
+
+from automap.backends import backend_for
+from automap.backends.believed import BelievedSeconds
+from automap.cost.collectives import KINDS
+from automap.topology import get_topology
+
+
+TABLE = BelievedSeconds(
+    kinds=("all-reduce", "all-gather"),
+    sizes=(2, 4),
+    least_power=10,
+    seconds=np.array([[8.0, 1.0, 4.0], [8.0, 2.0, 4.0], [3.0, 3.0, 5.0], [6.0, 6.0, 6.0]]),
+)
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "expected"),
+    [
+        (1024, 8.0),
+        # Fewer bytes than the first entry has take a part of it.
+        (256, 2.0),
+        # Nearer to 2048 than to 1024, and half of the way, which is the next one's.
+        (1900, 1900 / 2048),
+        (1536, 0.75),
+        (1535, 8.0 * 1535 / 1024),
+        # More than the last one.
+        (3 * 4096, 12.0),
+    ],
+)
+def test_seconds_are_by_the_nearest_power_of_two(n_bytes, expected):
+    rows = TABLE.rows(("all-reduce",), np.array([0]), np.array([2]))
+    assert TABLE.of_bytes(rows, np.array([n_bytes])) == pytest.approx([expected])
+
+
+def test_rows_are_of_kinds_and_sizes_of_groups():
+    kinds = ("all-gather", "all-to-all", "all-reduce")
+    kind, devices = np.array([0, 0, 2, 1, 0, 2]), np.array([2, 3, 4, 2, 8, 1])
+    # A group of three is read as one of four; a kind and a size that are not there have no row.
+    assert TABLE.rows(kinds, kind, devices).tolist() == [2, 3, 1, -1, -1, -1]
+
+
+@pytest.mark.parametrize("name", ["h100", "h200", "b200"])
+def test_a_small_message_is_believed_to_take_longer_than_a_larger_one(name):
+    table = backend_for("cuda").believed(get_topology(f"8x{name}").device)
+    assert table is not None and set(table.kinds) == set(KINDS)
+    assert table.seconds.shape == (len(KINDS) * 3, 19) and (table.seconds > 0).all()
+    rows = table.rows(KINDS, np.array([0, 2]), np.array([2, 2]))
+    small, large = (table.of_bytes(rows, np.full(2, n)) for n in (1 << 10, 1 << 16))
+    assert (small > 3 * large).all()
+    # Of 16 MiB and more it goes by bytes.
+    assert (table.seconds[:, -1] > 2 * table.seconds[:, 14]).all()
+
+
+@pytest.mark.parametrize("name", ["8xa100", "v5e:2x4"])
+def test_older_gpus_and_other_backends_have_none(name):
+    topology = get_topology(name)
+    assert backend_for(topology.platform).believed(topology.device) is None
