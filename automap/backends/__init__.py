@@ -4,6 +4,7 @@ Each has a folder (`xla_cpu`, `xla_gpu`, `xla_tpu`) and is a `Backend`; `registr
 a platform, `fitted` reads its data files, `protocols` says how its library sends a message.
 
 `automap.backends.arrays`    how arrays lie in memory, and what operations need besides
+`automap.backends.believed`  what a compiler's scheduler takes collectives to last
 `automap.backends.effects`   the protocol of what is added by how arrays lie in memory
 """
 

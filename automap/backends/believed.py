@@ -37,7 +37,7 @@ class BelievedSeconds:
         is_there = (place >= 0) & (n_devices > 1) & (size < len(self.sizes))
         return np.where(is_there, place * len(self.sizes) + size, -1)
 
-    def of_bytes(self, row: np.ndarray, n_bytes: np.ndarray) -> np.ndarray:
+    def lookup(self, row: np.ndarray, n_bytes: np.ndarray) -> np.ndarray:
         """What collectives of so many bytes are believed to take, by their rows."""
         # From 1.5 of a power on the next one is nearer.
         power = np.floor(np.log2(np.maximum(n_bytes, 1.0) / 1.5)) + 1 - self.least_power

@@ -3,4 +3,5 @@
 `automap.cost.schedule.order`    kernels as slots, and between which slots each collective has to be
                                  done
 `automap.cost.schedule.overlap`  collectives behind computation: how long a device waits for them
+`automap.cost.schedule.work`     what a device does in a step, and which collectives are messages
 """

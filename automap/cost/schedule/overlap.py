@@ -84,8 +84,6 @@ def exposed_seconds(work: Work) -> float:
     # put_off: seconds of spare kernels; to_come: of urgent collectives up to the loop's end; idle:
     # of the link so far.
     time = waited = link_free = put_off = to_come = idle = 0.0
-    # When the last closed loop was over: nothing of outside begins before it and ends behind it.
-    closed = 0.0
     # pending: seconds of the backlog not yet sent; owed: link seconds that urgent collectives took
     # beyond what there was; used_late: of late kernels that ran in waits; sums: of the backlog
     # outside of closed loops.
@@ -103,7 +101,7 @@ def exposed_seconds(work: Work) -> float:
         pending += sums[k]
         # Urgent collectives go over the link one after the other, none before its data is there.
         while u < len(needed) and needed[u] == k:
-            link_free = max(link_free, time_at[ready[u]], closed) + urgent[u]
+            link_free = max(link_free, time_at[ready[u]]) + urgent[u]
             wait = max(wait, link_free - time)
             used += urgent[u]
             u += 1
@@ -115,8 +113,7 @@ def exposed_seconds(work: Work) -> float:
             link_free = max(link_free, time) + behind
             wait = max(wait, link_free - time)
             used += behind
-        # A wait is filled first by kernels that were put off, then by late ones whose sums are
-        # done.
+        # Kernels that were put off fill a wait first, then late ones whose sums are done.
         filled = min(wait, put_off)
         while freed <= k and queued[freed] <= queued[k] - pending:
             freed += 1
@@ -130,12 +127,11 @@ def exposed_seconds(work: Work) -> float:
         drained, idle, owed = _link_time(time - before - used - owed, pending, idle)
         pending -= drained
         if k < n and leaves[k] >= 0:
-            # Nothing of outside runs beside a closed loop, so it is a pause of all that there is.
+            # Nothing of outside runs beside a closed loop: what is read behind it begins there.
             inside, waits = loop_seconds(work, leaves, k)
             time_at[k + 1 : leaves[k] + 1] = time + inside + waits
-            time += inside + waits
-            waited += waits
-            closed = time
+            time, waited = time + inside + waits, waited + waits
+            link_free = max(link_free, time)
             while u < len(needed) and needed[u] <= leaves[k]:
                 u += 1
             k = int(leaves[k])

@@ -50,7 +50,7 @@ class Messages(NamedTuple):
         key = group * (rows.max() + 2) + rows + 1
         first, together = np.unique(key, return_index=True, return_inverse=True)[1:]
         n_bytes = np.bincount(together, self.trip_bytes[entry] * share)
-        whole = self.believed.of_bytes(rows[first], n_bytes) * self.trips[entry[first]]
+        whole = self.believed.lookup(rows[first], n_bytes) * self.trips[entry[first]]
         own = seconds / np.bincount(together, seconds)[together]
         return np.where(rows >= 0, whole[together] * own, seconds)
 
@@ -110,12 +110,78 @@ def device_work(
     """What is to be done where: `slot_seconds` [slots], which the scheduler takes to be
     `expected_seconds` [slots], and `seconds` [entries of `collectives`] are of a whole step.
     """
-    # Boundary k lies before slot k, and one more behind the last.
-    n = len(order.kind) + 1
     # Several slots that are one product are its last.
     slot_seconds, expected_seconds = (
-        np.bincount(order.merged, seconds, n - 1) for seconds in (slot_seconds, expected_seconds)
+        np.bincount(order.merged, seconds, len(order.kind))
+        for seconds in (slot_seconds, expected_seconds)
     )
+    placed = _placed(order, collectives, seconds, messages)
+    backlog, renewed, prefetch = placed.backlog, placed.renewed, placed.prefetch
+    ready, needed, each, alone = placed.urgent
+    # Stable, so that the order of equal ones, and with it each sum of floats, is reproducible.
+    by_need = np.argsort(needed, kind="stable")
+    sum_at, reads_sum, made_from = _around_sums(order, *placed.sums)
+    spare, late, brief, makers = _put_off(order, slot_seconds, expected_seconds, placed.makes_new)
+    n_messages = np.maximum(np.ceil(renewed.parts), 1.0)
+    return Work(
+        kind=order.kind,
+        seconds=slot_seconds,
+        expected=expected_seconds,
+        data_at=placed.data_at,
+        read_at=order.read_at,
+        sum_at=sum_at,
+        reads_sum=reads_sum,
+        made_from=made_from,
+        gathered_at=placed.gathered_at,
+        spare=spare,
+        late=late,
+        brief=brief,
+        makers=makers,
+        backlog=backlog.seconds,
+        backlog_believed=backlog.believed,
+        renewed=renewed.seconds,
+        renewed_one=renewed.seconds / n_messages,
+        renewed_believed=renewed.believed / n_messages,
+        prefetch=prefetch.seconds,
+        prefetch_believed=prefetch.believed,
+        urgent_ready=ready[by_need],
+        urgent_needed=needed[by_need],
+        urgent_seconds=each[by_need],
+        urgent_believed=alone[by_need],
+    )
+
+
+class _Sent(NamedTuple):
+    """Collectives at boundaries: seconds, what the scheduler takes them to be, and how many full
+    messages they are, [boundaries].
+    """
+
+    seconds: np.ndarray
+    believed: np.ndarray
+    parts: np.ndarray
+
+
+class _Placed(NamedTuple):
+    """Collectives where they stand: `urgent` are columns of the boundaries where each is ready and
+    needed, its seconds and what the scheduler takes them to be; `sums` of where their terms are
+    ready and where their message begins. `makes_new` [slots] make what is gathered anew.
+    """
+
+    backlog: _Sent
+    renewed: _Sent
+    prefetch: _Sent
+    urgent: tuple[np.ndarray, ...]
+    sums: np.ndarray
+    gathered_at: np.ndarray
+    data_at: np.ndarray
+    makes_new: np.ndarray
+
+
+def _placed(
+    order: Order, collectives: Collectives, seconds: np.ndarray, messages: Messages | None
+) -> _Placed:
+    # Boundary k lies before slot k, and one more behind the last.
+    n = len(order.kind) + 1
     backlog, renewed, prefetch = (_Sent(*np.zeros((3, n))) for _ in range(3))
     gathered_at, sums = np.full(n - 1, -1), np.zeros((2, 0), np.int64)
     data_at, makes_new = order.data_at.copy(), np.zeros(n - 1, np.bool_)
@@ -148,55 +214,14 @@ def device_work(
                 gathered_at = _gathered_at(n, places.ready[at], boundary[at])
             else:
                 makes_new[places.maker[at]] = True
-            # Several collectives may stand at one boundary: `.at` adds all of them.
-            np.add.at(into.seconds, boundary[at], each)
-            kinds = (boundary[at], places.dtype[at], collectives.mask[rows])
-            believed = _believed(messages, _numbers(*kinds), rows, places, at, each)
-            np.add.at(into.believed, boundary[at], believed)
+            group = _numbers(boundary[at], places.dtype[at], collectives.mask[rows])
             full = 1.0 if messages is None else messages.parts[rows] * collectives.count[rows]
-            np.add.at(into.parts, boundary[at], full * places.share[at])
-    ready, needed, each, alone = (np.concatenate(column) for column in zip(*urgent))
-    # Stable, so that the order of equal ones, and with it each sum of floats, is reproducible.
-    by_need = np.argsort(needed, kind="stable")
-    sum_at, reads_sum, made_from = _around_sums(order, *sums)
-    spare, late, brief, makers = _put_off(order, slot_seconds, expected_seconds, makes_new)
-    n_messages = np.maximum(np.ceil(renewed.parts), 1.0)
-    return Work(
-        kind=order.kind,
-        seconds=slot_seconds,
-        expected=expected_seconds,
-        data_at=data_at,
-        read_at=order.read_at,
-        sum_at=sum_at,
-        reads_sum=reads_sum,
-        made_from=made_from,
-        gathered_at=gathered_at,
-        spare=spare,
-        late=late,
-        brief=brief,
-        makers=makers,
-        backlog=backlog.seconds,
-        backlog_believed=backlog.believed,
-        renewed=renewed.seconds,
-        renewed_one=renewed.seconds / n_messages,
-        renewed_believed=renewed.believed / n_messages,
-        prefetch=prefetch.seconds,
-        prefetch_believed=prefetch.believed,
-        urgent_ready=ready[by_need],
-        urgent_needed=needed[by_need],
-        urgent_seconds=each[by_need],
-        urgent_believed=alone[by_need],
-    )
-
-
-class _Sent(NamedTuple):
-    """Collectives at boundaries: seconds, what the scheduler takes them to be, and how many full
-    messages they are, [boundaries].
-    """
-
-    seconds: np.ndarray
-    believed: np.ndarray
-    parts: np.ndarray
+            believed = _believed(messages, group, rows, places, at, each)
+            # Several collectives may stand at one boundary: `.at` adds all of them.
+            for column, added in zip(into, (each, believed, full * places.share[at]), strict=True):
+                np.add.at(column, boundary[at], added)
+    columns = tuple(np.concatenate(column) for column in zip(*urgent))
+    return _Placed(backlog, renewed, prefetch, columns, sums, gathered_at, data_at, makes_new)
 
 
 def _believed(

@@ -33,7 +33,7 @@ TABLE = BelievedSeconds(
 )
 def test_seconds_are_by_the_nearest_power_of_two(n_bytes, expected):
     rows = TABLE.rows(("all-reduce",), np.array([0]), np.array([2]))
-    assert TABLE.of_bytes(rows, np.array([n_bytes])) == pytest.approx([expected])
+    assert TABLE.lookup(rows, np.array([n_bytes])) == pytest.approx([expected])
 
 
 def test_rows_are_of_kinds_and_sizes_of_groups():
@@ -49,7 +49,7 @@ def test_a_small_message_is_believed_to_take_longer_than_a_larger_one(name):
     assert table is not None and set(table.kinds) == set(KINDS)
     assert table.seconds.shape == (len(KINDS) * 3, 19) and (table.seconds > 0).all()
     rows = table.rows(KINDS, np.array([0, 2]), np.array([2, 2]))
-    small, large = (table.of_bytes(rows, np.full(2, n)) for n in (1 << 10, 1 << 16))
+    small, large = (table.lookup(rows, np.full(2, n)) for n in (1 << 10, 1 << 16))
     assert (small > 3 * large).all()
     # Of 16 MiB and more it goes by bytes.
     assert (table.seconds[:, -1] > 2 * table.seconds[:, 14]).all()

@@ -1,97 +1,18 @@
 """Waiting for collectives: closed forms, and what must hold for any program."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from random import Random
 
 from hypothesis import given, settings, strategies as st
 import jax
-import numpy as np
 import pytest
 
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, LATE, SPARE
 from automap.cost.schedule.overlap import exposed_seconds
-from automap.cost.schedule.work import Work
 from automap.search.greedy import random_point
+from tests.automap.cost.schedule.programs import Program, kernels
 from tests.automap.search.brute import search_context
 from tests.steps import mlp, problem_of
-
-
-@dataclass
-class Program:
-    """Slots as (kind, seconds); collectives by boundary, urgent ones as (ready, needed,
-    seconds).
-    """
-
-    slots: list
-    backlog: dict = field(default_factory=dict)
-    renewed: dict = field(default_factory=dict)
-    prefetch: dict = field(default_factory=dict)
-    urgent: list = field(default_factory=list)
-    data_at: dict = field(default_factory=dict)
-    read_at: dict = field(default_factory=dict)
-    sum_at: dict = field(default_factory=dict)
-    reads_sum: dict = field(default_factory=dict)
-    made_from: dict = field(default_factory=dict)
-    gathered_at: dict = field(default_factory=dict)
-    expected: dict = field(default_factory=dict)
-    believed: dict = field(default_factory=dict)
-    makers: set = field(default_factory=set)
-
-    def work(self, factor=1.0):
-        n = len(self.slots) + 1
-        columns = {
-            name: np.zeros(n)
-            for name in ("spare", "late", "brief", "makers", "backlog", "renewed", "prefetch")
-        }
-        for slot, (kind, seconds) in enumerate(self.slots):
-            if kind in (SPARE, LATE):
-                name = "spare" if kind == SPARE else "late"
-                columns[name][self.data_at.get(slot, slot)] += seconds
-                if kind == LATE and slot in self.makers:
-                    columns["makers"][self.data_at.get(slot, slot)] += seconds
-                elif kind == LATE and self.expected.get(slot, seconds) == 0:
-                    columns["brief"][self.data_at.get(slot, slot)] += seconds
-        for name in ("backlog", "renewed", "prefetch"):
-            for boundary, seconds in getattr(self, name).items():
-                columns[name][boundary] += factor * seconds
-        for name in ("backlog", "renewed", "prefetch"):
-            columns[f"{name}_believed"] = columns[name].copy()
-            for boundary, seconds in self.believed.get(name, {}).items():
-                columns[f"{name}_believed"][boundary] = factor * seconds
-        columns["renewed_one"] = columns["renewed"]
-        urgent = sorted(self.urgent, key=lambda row: row[1])
-        urgent_seconds = factor * np.array([row[2] for row in urgent], float)
-        return Work(
-            kind=np.array([kind for kind, _ in self.slots], np.int64),
-            seconds=np.array([seconds for _, seconds in self.slots], float),
-            expected=np.array(
-                [self.expected.get(s, seconds) for s, (_, seconds) in enumerate(self.slots)], float
-            ),
-            data_at=np.array([self.data_at.get(s, s) for s in range(n - 1)], np.int64),
-            read_at=np.array([self.read_at.get(s, s + 1) for s in range(n - 1)], np.int64),
-            sum_at=np.array([self.sum_at.get(s, -1) for s in range(n - 1)], np.int64),
-            reads_sum=np.array([self.reads_sum.get(s, -1) for s in range(n - 1)], np.int64),
-            made_from=np.array([self.made_from.get(k, k) for k in range(n)], np.int64),
-            gathered_at=np.array([self.gathered_at.get(s, -1) for s in range(n - 1)], np.int64),
-            urgent_ready=np.array([row[0] for row in urgent], np.int64),
-            urgent_needed=np.array([row[1] for row in urgent], np.int64),
-            urgent_seconds=urgent_seconds,
-            urgent_believed=urgent_seconds,
-            **columns,
-        )
-
-    @property
-    def compute_seconds(self):
-        return sum(seconds for _, seconds in self.slots)
-
-    @property
-    def collective_seconds(self):
-        later = (self.backlog, self.renewed, self.prefetch)
-        return sum(sum(x.values()) for x in later) + sum(row[2] for row in self.urgent)
-
-
-def kernels(*seconds):
-    return [(KERNEL, s) for s in seconds]
 
 
 LOOP = [(ENTER, 0.0), *kernels(2.0), (EXIT, 0.0)]
@@ -278,73 +199,6 @@ CASES = {
     "no spare kernel is kept without urgent ones to come": (
         Program([(SPARE, 2.0), (KERNEL, 1.0)], backlog={1: 1.0}),
         0.0,
-    ),
-    "the update waits for its sum": (
-        Program([(KERNEL, 1.0), (LATE, 2.0)], backlog={1: 3.0}, data_at={1: 1}),
-        3.0,
-    ),
-    "the update of one layer hides the sum of another": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 2.0), (LATE, 2.0)], backlog={0: 1.0, 1: 2.0},
-            data_at={1: 0, 2: 1},
-        ),
-        0.0,
-    ),
-    "new parameters are gathered after the update": (
-        Program([(KERNEL, 1.0), (LATE, 2.0)], renewed={1: 3.0}, data_at={1: 1}, makers={1}),
-        3.0,
-    ),
-    "but not after what else is updated": (
-        Program([(KERNEL, 1.0), (LATE, 2.0)], renewed={1: 3.0}, data_at={1: 1}),
-        1.0,
-    ),
-    "no new parameter is gathered before the end": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 2.0), (KERNEL, 9.0)], renewed={1: 3.0}, data_at={1: 1},
-            makers={1},
-        ),
-        3.0,
-    ),
-    "new parameters are gathered beside the update of others": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 2.0), (LATE, 2.0)], renewed={1: 1.0, 2: 1.0},
-            data_at={1: 1, 2: 2}, makers={1, 2},
-        ),
-        1.0,
-    ),
-    "an update hides two gathers": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)], renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4}, makers={1, 2},
-        ),
-        0.0,
-    ),
-    "kernels that are no longer than a launch hide one of them": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)], renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4}, expected={1: 0.0, 2: 0.0, 3: 0.0}, makers={1, 2},
-        ),
-        0.5,
-    ),
-    "the one that the scheduler believes to be longest, though it is not": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)], renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4}, expected={1: 0.0, 2: 0.0, 3: 0.0}, makers={1, 2},
-            believed={"renewed": {3: 9.0}},
-        ),
-        1.5,
-    ),
-    "or the one that ends the longest chain": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)],
-            backlog={3: 1.5}, renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4}, expected={1: 0.0, 2: 0.0, 3: 0.0}, makers={1, 2},
-        ),
-        2.5,
-    ),
-    "the update fills a wait": (
-        Program([(KERNEL, 1.0), (LATE, 2.0), (KERNEL, 1.0)], urgent=[(1, 2, 3.0)], data_at={1: 1}),
-        1.0,
     ),
 }  # fmt: skip
 

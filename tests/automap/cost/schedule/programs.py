@@ -1,0 +1,86 @@
+"""Programs to be waited in, made by hand."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from automap.cost.schedule.order import KERNEL, LATE, SPARE
+from automap.cost.schedule.work import Work
+
+
+@dataclass
+class Program:
+    """Slots as (kind, seconds); collectives by boundary, urgent ones as (ready, needed,
+    seconds).
+    """
+
+    slots: list
+    backlog: dict = field(default_factory=dict)
+    renewed: dict = field(default_factory=dict)
+    prefetch: dict = field(default_factory=dict)
+    urgent: list = field(default_factory=list)
+    data_at: dict = field(default_factory=dict)
+    read_at: dict = field(default_factory=dict)
+    sum_at: dict = field(default_factory=dict)
+    reads_sum: dict = field(default_factory=dict)
+    made_from: dict = field(default_factory=dict)
+    gathered_at: dict = field(default_factory=dict)
+    expected: dict = field(default_factory=dict)
+    believed: dict = field(default_factory=dict)
+    makers: set = field(default_factory=set)
+
+    def work(self, factor=1.0):
+        n = len(self.slots) + 1
+        columns = {
+            name: np.zeros(n)
+            for name in ("spare", "late", "brief", "makers", "backlog", "renewed", "prefetch")
+        }
+        for slot, (kind, seconds) in enumerate(self.slots):
+            if kind in (SPARE, LATE):
+                name = "spare" if kind == SPARE else "late"
+                columns[name][self.data_at.get(slot, slot)] += seconds
+                if kind == LATE and slot in self.makers:
+                    columns["makers"][self.data_at.get(slot, slot)] += seconds
+                elif kind == LATE and self.expected.get(slot, seconds) == 0:
+                    columns["brief"][self.data_at.get(slot, slot)] += seconds
+        for name in ("backlog", "renewed", "prefetch"):
+            for boundary, seconds in getattr(self, name).items():
+                columns[name][boundary] += factor * seconds
+        for name in ("backlog", "renewed", "prefetch"):
+            columns[f"{name}_believed"] = columns[name].copy()
+            for boundary, seconds in self.believed.get(name, {}).items():
+                columns[f"{name}_believed"][boundary] = factor * seconds
+        columns["renewed_one"] = columns["renewed"]
+        urgent = sorted(self.urgent, key=lambda row: row[1])
+        urgent_seconds = factor * np.array([row[2] for row in urgent], float)
+        return Work(
+            kind=np.array([kind for kind, _ in self.slots], np.int64),
+            seconds=np.array([seconds for _, seconds in self.slots], float),
+            expected=np.array(
+                [self.expected.get(s, seconds) for s, (_, seconds) in enumerate(self.slots)], float
+            ),
+            data_at=np.array([self.data_at.get(s, s) for s in range(n - 1)], np.int64),
+            read_at=np.array([self.read_at.get(s, s + 1) for s in range(n - 1)], np.int64),
+            sum_at=np.array([self.sum_at.get(s, -1) for s in range(n - 1)], np.int64),
+            reads_sum=np.array([self.reads_sum.get(s, -1) for s in range(n - 1)], np.int64),
+            made_from=np.array([self.made_from.get(k, k) for k in range(n)], np.int64),
+            gathered_at=np.array([self.gathered_at.get(s, -1) for s in range(n - 1)], np.int64),
+            urgent_ready=np.array([row[0] for row in urgent], np.int64),
+            urgent_needed=np.array([row[1] for row in urgent], np.int64),
+            urgent_seconds=urgent_seconds,
+            urgent_believed=urgent_seconds,
+            **columns,
+        )
+
+    @property
+    def compute_seconds(self):
+        return sum(seconds for _, seconds in self.slots)
+
+    @property
+    def collective_seconds(self):
+        later = (self.backlog, self.renewed, self.prefetch)
+        return sum(sum(x.values()) for x in later) + sum(row[2] for row in self.urgent)
+
+
+def kernels(*seconds):
+    return [(KERNEL, s) for s in seconds]
