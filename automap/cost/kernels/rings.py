@@ -13,11 +13,11 @@ are launched in each round:
 where product is the seconds of the product alone (`automap.cost.kernels.roofline`), elements are
 those that a device has of it before they are scattered, written and transposed are the bytes moved
 for its operands (`automap.cost.kernels.ring_operands`), and e_t is the device's efficiency of
-transposing. The shards travel while it multiplies, so of what the shards take on
-their way only what is longer than the ring is left. That is the step from neighbour to neighbour
-along the plan's order of the devices, n / 2 times (`automap.cost.collectives`), and not the
-reduce-scatter of the same bytes, which may be an all-reduce. Products whose sum is scattered go
-round a ring each.
+transposing. The shards travel while it multiplies, and are added once they are there, so of what
+they take on their way only what is longer than padding * product is left. That is the step from
+neighbour to neighbour along the plan's order of the devices, n / 2 times
+(`automap.cost.collectives`), and not the reduce-scatter of the same bytes, which may be an
+all-reduce. Products whose sum is scattered go round a ring each.
 
 A ring is made if it has at least `ring_fewest_devices` devices and at most `ring_most_devices`, and
 the product `ring_flops_per_byte` flops or more on a device for each byte of a shard: about as many
@@ -80,9 +80,10 @@ def with_rings(
     # as many.
     elements = table.product_sizes[rows].prod(axis=1) * devices / sharding.parts_of_value[made]
     padding = _padding(table, device.matmul_tile, rows, mask[rows], devices, sharding)
-    seconds = kernel_seconds.copy()
+    multiplied, seconds = np.zeros(len(kernel_seconds)), kernel_seconds.copy()
+    multiplied[rows] = padding * kernel_seconds[rows]
     seconds[rows] = (
-        padding * kernel_seconds[rows]
+        multiplied[rows]
         + numbers.ring_element_bytes * elements / bytes_per_s
         + numbers.ring_kernels * devices / 2 * device.launch_seconds
         + _written_bytes(table, rows, sharding) / bytes_per_s
@@ -92,7 +93,7 @@ def with_rings(
     # Of kernels that are of one collective's row the shortest hides least.
     hidden = np.full(len(collective_seconds), np.inf)
     first = rows[entry[rows] >= 0]
-    np.minimum.at(hidden, entry[first], seconds[first])
+    np.minimum.at(hidden, entry[first], multiplied[first])
     is_passed = np.isfinite(hidden)
     collective_seconds = np.where(is_passed, passed_seconds, collective_seconds)
     overlapped = np.where(is_passed, np.minimum(hidden, collective_seconds), 0.0)

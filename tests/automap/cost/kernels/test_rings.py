@@ -126,11 +126,13 @@ def test_no_ring_of_a_product_that_is_short_beside_its_shards(share, makes_ring)
     assert rings.overlapped_seconds[entries] == pytest.approx(makes_ring * each[entries])
 
 
-def test_what_its_shards_take_longer_than_a_ring_is_waited_for():
-    for passed in (0.5, 40.0):
-        _, rings, _, products, entries, each = ringed(LONG, machine("v5e:2x4"), passed=passed)
+def test_what_its_shards_take_longer_than_the_product_of_a_ring_is_waited_for():
+    """What is added is there once they are."""
+    for passed in (0.5, 1.5, 40.0):
+        _, rings, alone, products, entries, each = ringed(LONG, machine("v5e:2x4"), passed=passed)
         assert rings.collective_seconds[entries] == pytest.approx(passed * each[entries])
-        within = np.minimum(passed * each[entries], rings.kernel_seconds[products])
+        assert (rings.kernel_seconds[products] > 1.5 * alone[products]).all()
+        within = np.minimum(passed * each[entries], alone[products])
         assert rings.overlapped_seconds[entries] == pytest.approx(within)
 
 
