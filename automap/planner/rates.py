@@ -164,8 +164,8 @@ def _machine(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:
         return
     others = []
     split_classes = context.space.split_classes(best.point)
-    # Where least products are measured on one device and not on the other, a step of launches is
-    # faster on what was not measured: it has to be faster by the rooflines of both too.
+    # Where least products and messages are measured on one machine and not on the other, a step of
+    # launches is faster on what was not measured: it has to be faster by the formulas of both too.
     before = _by_rooflines(evaluator, topology, split_classes).step_seconds
     for name in catalogue_machines(topology.device_count):
         other = get_topology(name)
@@ -182,9 +182,10 @@ def _machine(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:
 def _by_rooflines(
     evaluator: Evaluator, topology: Topology, split_classes: SplitClasses
 ) -> Estimate:
-    """A step on a machine, without the products that were measured on its device."""
+    """A step on a machine, without the products and the messages that were measured on it."""
     device = replace(topology.device, measured="")
-    machine = replace(topology, device=device)
+    levels = tuple(replace(level, measured="") for level in topology.levels)
+    machine = replace(topology, device=device, levels=levels)
     return Evaluator(evaluator.tables, evaluator.n_classes, machine).evaluate(split_classes)
 
 
