@@ -279,7 +279,7 @@ _ROWS: tuple[Opcode, ...] = (
     ),
     *_rows(SELECT_AND_SCATTER, Kind.WINDOW, _KERNEL | _T.FLOPS_BY_READS | _T.COMBINES),
     *_rows(f"{SORT} {TOP_K}", Kind.ORDERING, _KERNEL),
-    *_rows(f"cholesky {FFT} triangular-solve", Kind.MATRIX, _KERNEL),
+    *_rows(f"cholesky {FFT} triangular-solve", Kind.MATRIX, _KERNEL | _T.ITERATES),
     *_rows(
         " ".join((ALL_GATHER, ALL_REDUCE, COLLECTIVE_PERMUTE, REDUCE_SCATTER)),
         Kind.COLLECTIVE,

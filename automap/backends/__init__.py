@@ -15,6 +15,7 @@ from automap.backends.fitted import (
     ColumnNumbers,
     ConvolutionNumbers,
     CoreNumbers,
+    FactorizationNumbers,
     TileNumbers,
 )
 from automap.backends.protocols import Algorithm, Protocol, SentSpan
@@ -31,6 +32,7 @@ __all__ = [
     "ConvolutionNumbers",
     "CoreNumbers",
     "CompiledCollectives",
+    "FactorizationNumbers",
     "Protocol",
     "SentSpan",
     "TileNumbers",

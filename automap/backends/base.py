@@ -17,6 +17,7 @@ from automap.backends.fitted import (
     ColumnNumbers,
     ConvolutionNumbers,
     CoreNumbers,
+    FactorizationNumbers,
     FittedFile,
     ScheduleNumbers,
     SharedNumbers,
@@ -26,6 +27,7 @@ from automap.backends.fitted import (
     column_numbers,
     convolution_numbers,
     core_numbers,
+    factorization_numbers,
     schedule_numbers,
     shared_numbers,
     tile_numbers,
@@ -77,6 +79,8 @@ class Backend:
                         (`automap.cost.kernels.unaligned_rows`)
     additions           whether what scatters add takes what it moves, or waits for additions to the
                         same memory (`automap.cost.kernels.additions`)
+    factorizations      whether factorizations of matrices take what they move, or wait for column
+                        after column (`automap.cost.kernels.factorizations`)
     loop_messages       what of one trip of a loop goes as one message, up to `combine_bytes`: sums
                         of vectors only, or all that `combines` says
     loop_gathers        where what a loop does not change is gathered: before the loop, or in every
@@ -134,6 +138,7 @@ class Backend:
     convolutions: Literal["as products", "by a library"]
     unaligned_products: Literal["as others", "slower"]
     additions: Literal["by memory", "atomic"]
+    factorizations: Literal["by memory", "by columns"]
     loop_messages: Literal["vectors", "all"]
     loop_gathers: Literal["before", "in every trip"]
     hidden_gathers: Literal["none", "beside kernels"]
@@ -201,6 +206,11 @@ class Backend:
     def addition_numbers(self) -> AdditionNumbers | None:
         """The numbers of scatters that add atomically."""
         return addition_numbers(self.fitted) if self.additions == "atomic" else None
+
+    @property
+    def factorization_numbers(self) -> FactorizationNumbers | None:
+        """The numbers of factorizations that wait for column after column."""
+        return factorization_numbers(self.fitted) if self.factorizations == "by columns" else None
 
     @property
     def memory_margin(self) -> float:

@@ -198,6 +198,32 @@ class AdditionNumbers:
     wide_swap_lane_seconds: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorizationCall:
+    """A call of a library that factors matrices: how they share the cores of a device, the seconds
+    of a column, and the FLOPs that a core does in a second.
+    """
+
+    share: str
+    column_seconds: float
+    core_flops_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactorizationNumbers:
+    """Numbers of a backend whose factorizations wait for column after column; the table of the same
+    name in its file says where each is from.
+    """
+
+    factorization_calls: tuple[tuple[str, str, float, float], ...]
+
+    def call(self, name: str) -> FactorizationCall:
+        """That of this name, which is listed."""
+        rows = {row[0]: row[1:] for row in self.factorization_calls}
+        share, seconds, flops_per_s = rows[name]
+        return FactorizationCall(share=share, column_seconds=seconds, core_flops_per_s=flops_per_s)
+
+
 # Every evaluator asks for the numbers; the files never change in a process.
 @cache
 def entries(file: FittedFile) -> Mapping[str, Mapping[str, Any]]:
@@ -252,6 +278,12 @@ def alignment_numbers(file: FittedFile) -> AlignmentNumbers:
 def addition_numbers(file: FittedFile) -> AdditionNumbers:
     """The numbers of atomic additions of a file."""
     return AdditionNumbers(**_values(file, AdditionNumbers))
+
+
+@cache
+def factorization_numbers(file: FittedFile) -> FactorizationNumbers:
+    """The numbers of factorizations of a file."""
+    return FactorizationNumbers(**_values(file, FactorizationNumbers))
 
 
 def _values(file: FittedFile, kind: type[Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Seconds of what a GPU's compiler hands to libraries, or says nothing of, as the planner has them:
 convolutions and attention of cuDNN by their flops (`automap.cost.kernels.convolutions`), sorts and
-top-k by what they move within the cores (`automap.cost.kernels.on_core`), products by measurements
-and by how their rows lie (`automap.cost.kernels.unaligned_rows`).
+top-k by what they move within the cores (`automap.cost.kernels.on_core`), factorizations of
+matrices by their columns (`automap.cost.kernels.factorizations`), products by measurements and by
+how their rows lie (`automap.cost.kernels.unaligned_rows`).
 
 A convolution's call has the attributes of the convolution that it is of, or is a gradient of.
 
@@ -24,6 +25,7 @@ from automap.cost.kernels.convolutions import (
     vector_seconds,
     winograd_tiles,
 )
+from automap.cost.kernels.factorizations import single_seconds
 from automap.cost.kernels.on_core import (
     is_line_convolution,
     line_work,
@@ -40,6 +42,7 @@ from automap.cost.kernels.unaligned_rows import (
 from automap.topology.gpu_devices import has_matrix_units
 from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
+from hlo_tools.analyses.factorizations import factorization
 from hlo_tools.analyses.flops import convolution_flops
 from hlo_tools.compiled.estimates import GpuEstimate
 from hlo_tools.graph import DTYPE_BITS, PART_TYPES
@@ -70,6 +73,8 @@ def planned_seconds(module: Module, device: Device, backend: Backend) -> Mapping
                 instruction.attributes.custom_call_target == _TOP_K
             ):
                 seconds[instruction.name] = _ordering(instruction, given, device, backend)
+            elif (factored := _factorization(instruction, given, device, backend)) is not None:
+                seconds[instruction.name] = factored
     return seconds
 
 
@@ -132,6 +137,19 @@ def _sizes(
         is_filter_gradient=np.array([is_filter_gradient]),
         item_bytes=np.array([DTYPE_BITS[dtype] / 8]),
     )
+
+
+def _factorization(
+    instruction: Instruction, given: Sequence[Shape], device: Device, backend: Backend
+) -> float | None:
+    numbers = backend.factorization_numbers
+    if numbers is None or not given:
+        return None
+    target, first = instruction.attributes.custom_call_target, given[0]
+    what = factorization(instruction.opcode, target, first.dtype, [s.dims for s in given])
+    if what is None:
+        return None
+    return single_seconds(what, prod(first.dims[: what.n_batch]), numbers, device)
 
 
 def _attention(instruction: Instruction, given: Sequence[Shape], device: Device) -> float:

@@ -24,6 +24,9 @@ from automap.verify.inputs import BLOCK, make, rounded_otherwise
 from automap.verify.messages import SINGLE_FILE, LeafErrors, RunRequest, given_file
 
 
+# Of the greatest number of a type: from here on a run whose sums are taken in another order may be
+# at infinity.
+_NEAR_OVERFLOW: Final = 0.5
 _KEY_TYPES: Final = ("threefry2x32", "rbg", "unsafe_rbg")
 
 
@@ -106,10 +109,11 @@ def leaf_errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, 
     """Errors of one leaf; `before` are the state leaves that a and c replace, or None twice."""
     olds = (np.zeros((), a.dtype),) * 2 if before[0] is None else before
     flats = [np.broadcast_to(x, np.shape(a)).reshape(-1) for x in (a, b, c, *olds)]
+    edge = _overflow_edge(a.dtype)
     size, finite, clashes, squares = flats[0].size, 0, False, np.zeros(4)
     for begin in range(0, size, BLOCK):
         parts = [_wide(flat[begin : begin + BLOCK]) for flat in flats]
-        part_squares, finite_here, clashes_here = _squares(*parts)
+        part_squares, finite_here, clashes_here = _squares(edge, *parts)
         squares += part_squares
         finite += finite_here
         clashes |= clashes_here
@@ -124,11 +128,23 @@ def leaf_errors(a: np.ndarray, b: np.ndarray, c: np.ndarray, before: tuple[Any, 
     )
 
 
+def _overflow_edge(dtype: np.dtype[Any]) -> float:
+    """From what size on a number of a type may be infinite in another run."""
+    if not jax.numpy.issubdtype(dtype, jax.numpy.inexact):
+        return np.inf
+    return float(jax.numpy.finfo(dtype).max) * _NEAR_OVERFLOW
+
+
 def _squares(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray, old: np.ndarray, old_nudged: np.ndarray
+    edge: float,
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray,
+    old: np.ndarray,
+    old_nudged: np.ndarray,
 ) -> tuple[np.ndarray, int, bool]:
     """Sums of squares of value, change, error and rounding where all is finite; how many numbers
-    are; whether some of a and b are not, and differ.
+    are; whether some of a and b are not, and differ though one of them is not beyond `edge`.
     """
     finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
     # From infinity, as the least loss before the first step, nothing changes by a number.
@@ -138,10 +154,17 @@ def _squares(
         compared = (a, change, b - a, (c - old_nudged) - change)
     if finite.all():
         return np.array([np.vdot(x, x).real for x in compared]), finite.size, False
-    # Infinite in the same way on both sides is no error; otherwise it is the largest there is.
-    clash = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    # Infinite in the same way on both sides is no error, nor is a number that is nearly so beside
+    # one that is; otherwise it is the largest there is.
+    is_alike = (a == b) | (np.isnan(a) & np.isnan(b)) | _overflows_alike(a, b, edge)
+    clash = ~finite & ~is_alike
     counted = [np.where(finite, x, 0.0) for x in compared]
     return np.array([np.vdot(x, x).real for x in counted]), int(finite.sum()), bool(clash.any())
+
+
+def _overflows_alike(a: np.ndarray, b: np.ndarray, edge: float) -> np.ndarray:
+    """Whether both have one sign and are so large that rounding decides which is infinite."""
+    return (np.abs(a) >= edge) & (np.abs(b) >= edge) & (np.sign(a) == np.sign(b))
 
 
 def _wide(array: Any) -> np.ndarray:

@@ -4,6 +4,7 @@ dot, ragged-dot    2 * iteration space (a multiply and an add each), but each ro
                    meets one group only; also custom calls whose rule says that they sum
 convolution        2 * result positions * kernel taps that meet real input, per input feature
 complex products   4 times that, as (a + ib)(c + id) has four products of real numbers
+factorizations     those of each matrix (`hlo_tools.analyses.factorizations`)
 kernel of a user    what its rule states (`hlo_tools.rules.notation`)
 reduce and windows one per element read; everything else one per element written
 """
@@ -13,6 +14,7 @@ import math
 
 import numpy as np
 
+from hlo_tools.analyses.factorizations import op_factorization
 from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.module import Instruction
 from hlo_tools.opcodes import (
@@ -20,6 +22,7 @@ from hlo_tools.opcodes import (
     CUSTOM_CALL,
     DOT,
     FLOPS_BY_READS,
+    MATRIX_OPS,
     NO_FLOPS,
     RAGGED_DOT,
     STRUCTURAL,
@@ -37,6 +40,9 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
         return 2 * rule.n_iterations * _products_of_parts(graph, op)
     if op.opcode == RAGGED_DOT:
         return 2 * rule.n_iterations // ragged_groups(graph, op)
+    factored = _factorization_flops(graph, op)
+    if factored:
+        return factored
     if op.opcode == CUSTOM_CALL and any(f.kind is FactorKind.REDUCTION for f in rule.factors):
         return 2 * rule.n_iterations
     if op.opcode == CONVOLUTION:
@@ -45,6 +51,16 @@ def flops(graph: Graph, op: Op, rule: Rule) -> int:
     read = op.opcode in FLOPS_BY_READS
     arrays = op.inputs if read else op.outputs
     return max((math.prod(graph.values[v].dims) for v in arrays), default=0)
+
+
+def _factorization_flops(graph: Graph, op: Op) -> int:
+    """Of all matrices of a factorization; 0 of what is none."""
+    if op.opcode not in MATRIX_OPS and op.opcode != CUSTOM_CALL:
+        return 0
+    what = op_factorization(graph, op)
+    if what is None:
+        return 0
+    return round(math.prod(graph.values[op.inputs[0]].dims[: what.n_batch]) * what.flops)
 
 
 def _products_of_parts(graph: Graph, op: Op) -> int:

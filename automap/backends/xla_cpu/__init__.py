@@ -32,6 +32,7 @@ XLA_CPU: Final = Backend(
     convolutions="as products",
     unaligned_products="as others",
     additions="by memory",
+    factorizations="by memory",
     loop_messages="vectors",
     loop_gathers="before",
     hidden_gathers="none",

@@ -142,6 +142,7 @@ XLA_GPU: Final = Backend(
     convolutions="by a library",
     unaligned_products="slower",
     additions="atomic",
+    factorizations="by columns",
     # Its combiners go through the body of a loop as through any computation.
     loop_messages="all",
     # What makes arrays larger is not hoisted (while_loop_invariant_code_motion.cc, without

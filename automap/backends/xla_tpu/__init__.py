@@ -10,6 +10,7 @@ from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
 from automap.backends.xla_tpu.narrow_results import NarrowResultEffect
+from automap.backends.xla_tpu.panels import unpriced_panels
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
 from hlo_tools.analyses.fuser import Fuser
@@ -50,6 +51,7 @@ XLA_TPU: Final = Backend(
     convolutions="as products",
     unaligned_products="as others",
     additions="by memory",
+    factorizations="by memory",
     loop_messages="vectors",
     loop_gathers="before",
     hidden_gathers="beside kernels",
@@ -66,6 +68,7 @@ XLA_TPU: Final = Backend(
     collective_effects=(LaneCopyEffect(),),
     arrays=TiledArrays(),
     scratch=scratch,
+    unpriced=unpriced_panels,
     # The compiler chooses the order of dimensions.
     views=frozenset({TRANSPOSE}),
 )

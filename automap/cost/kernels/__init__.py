@@ -2,7 +2,8 @@
 
 `automap.cost.kernels.additions`        scatters on GPUs, whose additions meet
 `automap.cost.kernels.convolutions`     convolutions that a library computes
-`automap.cost.kernels.gathers`         gathers in loops that run beside kernels
+`automap.cost.kernels.factorizations`   factorizations of matrices by the library of a GPU
+`automap.cost.kernels.gathers`          gathers in loops that run beside kernels
 `automap.cost.kernels.loop_fills`       zeros that are written before loops
 `automap.cost.kernels.on_core`          sorts, top-k and sums over windows, within a GPU's cores
 `automap.cost.kernels.ragged_products`  what rows of groups take where all groups multiply all rows

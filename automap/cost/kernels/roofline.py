@@ -26,6 +26,8 @@ Products whose rows are no multiple of what a GPU's fast paths move take longer 
                                                         -> in: `automap.cost.kernels.unaligned_rows`
 
 Scatters that add take the longer the more additions meet   -> in: `automap.cost.kernels.additions`
+Factorizations of matrices wait for column after column
+                                                       -> in: `automap.cost.kernels.factorizations`
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to
 `kept_share` of the memory there, nothing from `spilled_share`, between them less with each doubling
@@ -70,7 +72,11 @@ class Roofline:
         each = self._launched(busy)
         if self._measured is not None:
             each = self._measured.override(each, moved, sharding.factor_of_axis, sharding.sizes)
-        for which, least in (self._unaligned(sharding), self._additions(sharding)):
+        for which, least in (
+            self._unaligned(sharding),
+            self._additions(sharding),
+            self._factorizations(sharding),
+        ):
             each[which] = np.maximum(each[which], least)
         if self._corrections is not None:
             ones = np.ones(len(each))
@@ -189,6 +195,15 @@ class Roofline:
             return additions.kernels, np.zeros(len(additions.kernels))
         least = additions.seconds(table.op_row, sharding, numbers, self.topology.device)
         return additions.kernels, least + self._backend.launch_gap_seconds
+
+    def _factorizations(self, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:
+        """(numbers of the factorizations, what each takes at least for its columns)."""
+        table, numbers = self.kernels, self._backend.factorization_numbers
+        those = table.factorizations
+        if numbers is None or not len(those.kernels):
+            return those.kernels, np.zeros(len(those.kernels))
+        least = those.seconds(table.op_row, sharding, numbers, self.topology.device)
+        return those.kernels, least + self._backend.launch_gap_seconds
 
     def _convolution_flops(
         self, flops: np.ndarray, sharding: Shardings, numbers: ConvolutionNumbers

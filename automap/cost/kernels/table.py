@@ -14,6 +14,11 @@ from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKern
 from automap.cost.kernels.additions import Addition, Additions, addition
 from automap.cost.kernels.column_sums import ColumnSum, ColumnSums, column_sums
 from automap.cost.kernels.convolutions import Convolution, Convolutions, library_convolution
+from automap.cost.kernels.factorizations import (
+    BatchedFactorization,
+    Factorizations,
+    batched_factorization,
+)
 from automap.cost.kernels.loop_fills import is_fill
 from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
 from automap.cost.kernels.on_core import CoreWork, OnCore, core_work
@@ -54,7 +59,7 @@ class KernelTable:
     effects (`automap.backends.effects`), `column_sums` the sums over rows that kernels are part of,
     `on_core` what they do within the cores, `convolutions` those that a library computes,
     `product_rows` the rows of products, where those that are not aligned are slower, `additions`
-    scatters that add atomically.
+    scatters that add atomically, `factorizations` those of matrices.
 
     Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
     `written_bytes` that it writes before it begins, `written_factors` the bit masks of the factors
@@ -91,6 +96,7 @@ class KernelTable:
     convolutions: Convolutions
     product_rows: ProductRows
     additions: Additions
+    factorizations: Factorizations
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value
@@ -123,6 +129,7 @@ class _Key:
     convolution: Convolution | None
     rows: RowFactors | None
     addition: Addition | None
+    factorization: BatchedFactorization | None
 
 
 def _effect_key(uses: KernelUses, accessed: Sequence[Access]) -> tuple[tuple[int, ...], ...]:
@@ -271,22 +278,31 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         convolutions=Convolutions.build([k.convolution for k in keys]),
         product_rows=ProductRows.build([k.shape for k in keys], [k.rows for k in keys]),
         additions=Additions.build([k.addition for k in keys]),
+        factorizations=Factorizations.build([k.factorization for k in keys]),
     )
 
 
 def _special_work(
     graph: Graph, op: Op, rule: Rule, shape: KernelShape, backend: Backend
-) -> tuple[CoreWork | None, Convolution | None, RowFactors | None, Addition | None]:
+) -> tuple[
+    CoreWork | None,
+    Convolution | None,
+    RowFactors | None,
+    Addition | None,
+    BatchedFactorization | None,
+]:
     """What no roofline says, of the backends that have it."""
     cores = backend.core_numbers
     has_library = backend.convolution_numbers is not None
     has_rows = backend.alignment_numbers is not None
     has_additions = backend.addition_numbers is not None
+    has_columns = backend.factorization_numbers is not None
     return (
         None if cores is None else core_work(graph, op, rule, cores),
         library_convolution(graph, op, rule) if has_library else None,
         row_factors(graph, op, rule, shape) if has_rows else None,
         addition(graph, op, rule) if has_additions else None,
+        batched_factorization(graph, op, rule) if has_columns else None,
     )
 
 

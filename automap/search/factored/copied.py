@@ -240,6 +240,7 @@ class CopiedCells:
             convolutions=table.convolutions.select(which, len(table.op_row)),
             product_rows=table.product_rows.select(which, len(table.op_row)),
             additions=table.additions.select(which, len(table.op_row)),
+            factorizations=table.factorizations.select(which, len(table.op_row)),
         )
 
     @cached_property

@@ -41,3 +41,16 @@ def test_short_floats_that_meet_at_few_numbers_are_told_with_their_place(space):
 )
 def test_nothing_is_said_of_what_is_priced(dtype, rows, updates, topology):
     assert not _said(dtype, rows, updates, topology=topology)
+
+
+@pytest.mark.parametrize(("topology", "is_told"), [("v5e:1x1", True), ("1xh100", False)])
+def test_tpu_plans_tell_that_factorizations_are_not_priced(topology, is_told):
+    @jax.jit
+    def step(weights, batch):
+        return weights + jnp.linalg.cholesky(batch).sum(0)
+
+    args = tuple(jax.ShapeDtypeStruct(dims, jnp.float32) for dims in [(64, 64), (8, 64, 64)])
+    record = plan(step, args, topology=topology, budget=2)
+    told = [text for text in record.warnings if "cholesky of matrices of 64 x 64" in text]
+    assert bool(told) == is_told
+    assert all("test_known_limits.py" in text for text in told)

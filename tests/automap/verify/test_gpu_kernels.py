@@ -7,10 +7,12 @@ import pytest
 
 from automap.backends import backend_for
 from automap.cost.kernels.convolutions import filter_gradient_share, forward_share
+from automap.cost.kernels.factorizations import single_seconds
 from automap.cost.kernels.on_core import seconds_per_number, sort_work, top_k_work
 from automap.topology import get_topology
 from automap.topology.measured.products import measured_products
 from automap.verify.gpu_kernels import gpu_kernel_seconds
+from hlo_tools.analyses.factorizations import factorization
 from hlo_tools.compiled.estimates import GpuEstimate, read_estimates
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
@@ -106,6 +108,20 @@ ENTRY %main (x: f32[1024,4096]) -> {made} {{
 """
     work = 1024 * 4096 * seconds_per_number(*each, numbers, device)
     assert _seconds(entry) == pytest.approx(work + backend_for("cuda").launch_gap_seconds)
+
+
+@pytest.mark.parametrize("target", ["cusolver_potrf_ffi", "cusolver_syevd_ffi"])
+def test_factorizations_take_what_the_planner_says(target):
+    backend, device = backend_for("cuda"), get_topology("8xh100").device
+    entry = f"""
+ENTRY %main (x: f32[16,512,512]) -> f32[16,512,512] {{
+  %x = f32[16,512,512] parameter(0)
+  ROOT %y = f32[16,512,512] custom-call(%x), custom_call_target="{target}"
+}}
+"""
+    what = factorization("custom-call", target, "f32", [(16, 512, 512)])
+    work = single_seconds(what, 16, backend.factorization_numbers, device)
+    assert _seconds(entry) == pytest.approx(work + backend.launch_gap_seconds)
 
 
 def test_a_product_of_complex_numbers_takes_what_one_of_their_parts_does():
