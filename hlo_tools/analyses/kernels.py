@@ -90,6 +90,8 @@ def _each(
         written = [v for v in op.outputs if sources.stored[v]]
         if op.opcode in STRUCTURAL or not (written or fuser.runs_apart(op)):
             continue
+        if graph.unread.issuperset(op.outputs):
+            continue
         reads: dict[int, int] = {}
         # What a product makes is at hand where its kernel stacks it.
         for position, value in enumerate(() if index in in_products else op.inputs):
@@ -176,6 +178,8 @@ def _prepared(
     for value, carried in zip(op.inputs, op.outputs):
         if not graph.values[value].dims or not graph.varies[carried]:
             continue
+        if carried in graph.unread:
+            continue
         # Zeros that the loop adds to or fills: written, and nothing is read.
         if not graph.varies[value]:
             yield Kernel(op=loop, reads=(), writes=(Access(carried, n_bytes[carried]),))
@@ -219,7 +223,7 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             # What crosses the edge of a loop or branch is in memory; constants are made anew
             # inside.
             for value in (*op.inputs, *op.outputs):
-                stored[value] = graph.varies[value]
+                stored[value] = graph.varies[value] and value not in graph.unread
         elif fuser.runs_apart(op):
             copied = _parts_of_stacks(graph, op) if fuser.slices == "copied" else ()
             for value in (*op.outputs, *copied):

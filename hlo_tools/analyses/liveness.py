@@ -190,7 +190,7 @@ def buffers(
         if op.opcode in (LOOP_ENTER, LOOP_EXIT):
             # A carry is in memory for the whole loop, whatever its trips read.
             for value in (*op.inputs, *op.outputs):
-                if graph.varies[value]:
+                if graph.varies[value] and value not in graph.unread:
                     touch(value, int(position[index]))
     for value in graph.outputs:
         touch(value, last)

@@ -28,6 +28,7 @@ from hlo_tools.module import Instruction
 from hlo_tools.opcodes import (
     BRANCH_ENTER,
     BRANCH_EXIT,
+    CUSTOM_CALL,
     LOOP_ENTER,
     LOOP_EXIT,
     MANUAL_ENTER,
@@ -120,6 +121,40 @@ class Graph:
             for value in dict.fromkeys(op.inputs):
                 users[value].append(index)
         return users
+
+    @cached_property
+    def unread(self) -> frozenset[int]:
+        """Values that lead to no output, as what a loop keeps for a backward pass that never comes:
+        XLA removes what makes them. Calls of other code, whose effects are not known, and scalars
+        that a loop may count with lead somewhere.
+        """
+        found = set(self.outputs)
+        for op in self.ops:
+            if op.opcode == CUSTOM_CALL or not op.outputs:
+                found.update(op.inputs)
+            elif op.opcode == LOOP_ENTER:
+                found.update(v for v in op.outputs if not self.values[v].dims)
+        waiting = list(found)
+        while waiting:
+            for source in self._sources(waiting.pop()):
+                if source not in found:
+                    found.add(source)
+                    waiting.append(source)
+        return frozenset(range(len(self.values))) - found.union(self.inputs)
+
+    def _sources(self, value: int) -> Iterator[int]:
+        """What a value is made of; what a loop carries also of what a trip hands to the next."""
+        producer = self.values[value].producer
+        if producer < 0:
+            return
+        op = self.ops[producer]
+        if op.opcode in _BY_PLACE:
+            place = op.outputs.index(value)
+            yield from op.inputs[place :: len(op.outputs)]
+            if op.opcode == LOOP_ENTER:
+                yield self.ops[self.exit_by_entry[producer]].inputs[place]
+        else:
+            yield from op.inputs
 
     @cached_property
     def varies(self) -> Sequence[bool]:

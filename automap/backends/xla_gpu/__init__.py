@@ -85,6 +85,8 @@ def _early_zeros(graph: Graph) -> Iterator[Scratch]:
             continue
         for value, carried in zip(op.inputs, op.outputs):
             array = graph.values[carried]
+            if carried in graph.unread:
+                continue
             if array.dims and graph.varies[carried] and not graph.varies[value]:
                 since = first.setdefault((array.dtype, array.dims), loop)
                 if since < loop:

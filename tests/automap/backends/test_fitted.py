@@ -11,6 +11,7 @@ from automap.backends.fitted import (
     ColumnNumbers,
     ConvolutionNumbers,
     CoreNumbers,
+    FactorizationNumbers,
     ScheduleNumbers,
     SharedNumbers,
     TileNumbers,
@@ -26,6 +27,7 @@ OF_GPUS = (
     ColumnNumbers,
     ConvolutionNumbers,
     CoreNumbers,
+    FactorizationNumbers,
     ScheduleNumbers,
 )
 FILES = {backend.fitted for backend in BACKENDS.values()} | {b.tiles for b in BACKENDS.values()}
@@ -37,7 +39,7 @@ def test_a_number_says_its_unit_what_it_was_fitted_on_and_its_error(file):
         [f.name for f in fields(c)] for c in (SharedNumbers, TileNumbers, *OF_GPUS)
     )
     # Tiles of all are libtpu's; sums over rows in blocks, work within cores, libraries,
-    # rows that are not aligned, atomic additions and schedules are those of GPUs.
+    # rows that are not aligned, atomic additions, factorizations and schedules are those of GPUs.
     others = {LIBTPU: tiles, BACKENDS["cuda"].fitted: [name for names in gpus for name in names]}
     assert sorted(entries(file)) == sorted([*others.get(file, []), *shared])
     for entry in entries(file).values():

@@ -1,5 +1,7 @@
 """What is stored and read: small steps with the answer by hand."""
 
+from functools import partial
+
 import jax
 from jax import lax, numpy as jnp
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels, kernels_apart
 from hlo_tools.analyses.liveness import stored_bytes
+from hlo_tools.opcodes import LOOP_EXIT
 from tests.hlo_tools.graphs import step_graph
 
 
@@ -250,6 +253,42 @@ def test_zeros_that_a_loop_adds_to_are_written_before_it():
     ]
     assert 4 * WIDTH * WIDTH in fills  # the sum of the weight's gradients
     assert 4 * 3 * ROWS * WIDTH in fills  # a stack of residuals
+
+
+def _targets(weights, x, *, are_stopped):
+    """A loop whose trips keep residuals, for a loss that may have no use for them."""
+
+    def loss(w):
+        made = lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, None, length=3)[0]
+        made = lax.stop_gradient(made) if are_stopped else made
+        return ((x @ w - made) ** 2).sum()
+
+    return jax.grad(loss)(weights)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_what_leads_to_no_output_is_not_made(platform):
+    stack = 4 * 3 * ROWS * WIDTH
+    for are_stopped in (False, True):
+        graph = step_graph(
+            partial(_targets, are_stopped=are_stopped), (WIDTH, WIDTH), (ROWS, WIDTH)
+        )
+        made = {v for k in _kernels(graph, platform) for v in (a.value for a in k.writes)}
+        stacks = {v for v in made if graph.values[v].n_bytes == stack}
+        assert bool(stacks) != are_stopped
+        assert not made & graph.unread
+        # Both loops are there: the forward one makes the targets.
+        assert any(op.opcode == "while" for op in graph.ops)
+
+
+def test_everything_leads_to_an_output_where_all_is_returned():
+    def step(weights, x):
+        return lax.scan(lambda c, _: (jnp.tanh(c @ weights), c), x, None, length=3)
+
+    graph = step_graph(step, (WIDTH, WIDTH), (ROWS, WIDTH))
+    # But the loop's own end of what it does not change.
+    makers = {graph.ops[graph.values[v].producer].opcode for v in graph.unread}
+    assert makers <= {LOOP_EXIT}
 
 
 @pytest.mark.parametrize(
