@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 import os
 from pathlib import Path
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -105,6 +106,12 @@ def _run_once(
             show("")
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
+    if process.returncode == -signal.SIGKILL:
+        raise CompilerError(
+            f"{title}'s process {ending(process.returncode)}, as a system does with what takes "
+            "more memory than it has; give a smaller program, and --no-numerics where both steps "
+            "were run"
+        )
     if process.returncode != 0:
         raise CompilerError(f"{title}'s process {ending(process.returncode)}: {_last_words(log)}")
     try:

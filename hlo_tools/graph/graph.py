@@ -128,19 +128,19 @@ class Graph:
         XLA removes what makes them. Calls of other code, whose effects are not known, and scalars
         that a loop may count with lead somewhere.
         """
-        found = set(self.outputs)
+        needed = set(self.outputs)
         for op in self.ops:
             if op.opcode == CUSTOM_CALL or not op.outputs:
-                found.update(op.inputs)
+                needed.update(op.inputs)
             elif op.opcode == LOOP_ENTER:
-                found.update(v for v in op.outputs if not self.values[v].dims)
-        waiting = list(found)
+                needed.update(v for v in op.outputs if not self.values[v].dims)
+        waiting = list(needed)
         while waiting:
             for source in self._sources(waiting.pop()):
-                if source not in found:
-                    found.add(source)
+                if source not in needed:
+                    needed.add(source)
                     waiting.append(source)
-        return frozenset(range(len(self.values))) - found.union(self.inputs)
+        return frozenset(range(len(self.values))) - needed.union(self.inputs)
 
     def _sources(self, value: int) -> Iterator[int]:
         """What a value is made of; what a loop carries also of what a trip hands to the next."""

@@ -52,6 +52,7 @@ def test_an_answer_is_handed_over(worker):
 @pytest.mark.parametrize(
     ("script", "match"),
     [
+        ("kill -KILL $$", "\\(SIGKILL\\), as a system does .* memory .* --no-numerics"),
         ("echo out of luck; kill -ABRT $$", "ended by signal 6 \\(SIGABRT\\): out of luck"),
         (
             "echo 'I1126 16:24:02.9 7 stub.cc:31] No drivers.'; "
