@@ -7,19 +7,21 @@ and they are priced as what they move.
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from hlo_tools.analyses.factorizations import op_factorization
 from hlo_tools.graph import Graph
 
 
+_SENTENCE: Final = (
+    "factorizations of matrices and solves are priced as what they read and write, as the TPU "
+    "compiler says nothing of its panels of columns, which wait for each other; they may take many "
+    "times as long"
+)
+
+
 def unpriced_panels(graph: Graph) -> Iterator[tuple[int, str]]:
     """The factorizations of a program, with what to say of them."""
     for index, op in enumerate(graph.ops):
-        what = op_factorization(graph, op)
-        if what is not None:
-            yield (
-                index,
-                f"{what.kind} of matrices of {what.rows:,} x {what.columns:,}: priced as what it "
-                "reads and writes, as the TPU compiler says nothing of its panels of columns, "
-                "which wait for each other; it may take many times as long",
-            )
+        if op_factorization(graph, op) is not None:
+            yield index, _SENTENCE
