@@ -35,7 +35,8 @@ GOLDEN = {
     "COMMUTATIVE": "add multiply maximum minimum and or xor",
     "STRUCTURAL": STRUCTURAL,
     "NO_RULE_NEEDED": f"{STRUCTURAL} after-all add-dependency outfeed send send-done domain",
-    "ITERATING": f"{PRODUCTS} outer-product gather scatter custom-call",
+    "ITERATING": f"{PRODUCTS} outer-product gather scatter custom-call "
+    "cholesky fft triangular-solve",
     "WHOLE_DIMENSIONS": f"{PRODUCTS} scatter gather reduce reduce-window",
     "OWN_KERNEL": OWN_KERNELS,
     "STORES_RESULT": "reduce dynamic-update-slice",
