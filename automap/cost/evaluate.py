@@ -226,7 +226,10 @@ class Evaluator:
 
     def price_point(self, split_classes: SplitClasses) -> Priced:
         """What every kernel and every collective takes under `split_classes`."""
-        priced = self.price(shardings(self.tables, self.n_classes, split_classes))
+        return self.as_one_point(self.price(shardings(self.tables, self.n_classes, split_classes)))
+
+    def as_one_point(self, priced: Priced) -> Priced:
+        """`priced` with collectives that are merged with each other, as those of one point are."""
         if self.backend.loop_messages != "all":
             return priced
         collectives, one = priced.collectives, np.zeros(len(priced.collectives.kind), int)

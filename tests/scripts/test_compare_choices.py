@@ -46,7 +46,8 @@ def test_the_predicted_plans_come_in_order(replay):
 def test_what_is_learnt_begins_with_the_search_and_the_best_preset(replay):
     best, preset = replayed(replay, RULES["learnt"], 2)
     assert best == replay.by_prediction(range(len(replay.candidates)))[0]
-    assert preset == replay.by_prediction(replay.presets)[0]
+    # The best plan may be a preset itself.
+    assert preset == next(p for p in replay.by_prediction(replay.presets) if p != best)
 
 
 def test_a_plan_that_the_compiler_refuses_is_worth_nothing(replay):

@@ -220,7 +220,8 @@ class Pricer:
             classes=((timing.batch_class,), *inner.split_classes.classes),
         )
         split = shardings(tables, self.space.problem.n_classes, in_parts)
-        return evaluator, evaluator.combine(sharding, entries, evaluator.roofline.seconds(split))
+        priced = evaluator.combine(sharding, entries, evaluator.roofline.seconds(split))
+        return evaluator, evaluator.as_one_point(priced)
 
     def _in_each(self, entries: Collectives, inner: InnerPlan) -> np.ndarray:
         """Whether each entry is done in every microbatch, [entries]; the others once in a step.

@@ -120,7 +120,7 @@ class FakeCompiler:
 
 @pytest.fixture(scope="module")
 def searched():
-    step, args = mlp(batch=2048, width=1024, hidden=4096)
+    step, args = mlp(batch=2048, width=2048, hidden=4096)
     call = traced_call(step, args)
     workload = lower_call(call, platform="cuda", target="mlp", rules={})
     return workload, find(workload, GPUS, OPTIONS), call

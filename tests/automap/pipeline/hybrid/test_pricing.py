@@ -85,7 +85,8 @@ def test_kernels_are_those_of_the_evaluator(gpt, preset, mesh):
 )
 @pytest.mark.parametrize("mesh", MESHES, ids=["4", "2x2"])
 def test_one_stage_is_priced_as_the_evaluator_does(gpt, preset, mesh):
-    """Seconds within 2 %: only what gradients take is not hidden behind the backward pass.
+    """Seconds within 3 %: only what gradients take is not hidden behind the backward pass, nor what
+    gathers of new parameters take behind the update.
 
     In one program not all gradients are there at once, and what is gathered may stay for the
     backward pass.
@@ -96,7 +97,7 @@ def test_one_stage_is_priced_as_the_evaluator_does(gpt, preset, mesh):
     estimate = evaluator.evaluate(inner.split_classes)
     passes = costs.forward + costs.backward - adding(gpt, inner)
     seconds = float((passes + costs.reduce).sum()) + costs.update_seconds
-    assert seconds == pytest.approx(estimate.step_seconds, rel=0.02)
+    assert seconds == pytest.approx(estimate.step_seconds, rel=0.03)
     assert seconds >= estimate.step_seconds * (1 - 1e-9)
     held = costs.held
     peak = held.state.total_bytes + held.saved.total_bytes
