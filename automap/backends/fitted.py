@@ -217,11 +217,12 @@ class FactorizationNumbers:
 
     factorization_calls: tuple[tuple[str, str, float, float], ...]
 
-    def call(self, name: str) -> FactorizationCall:
-        """That of this name, which is listed."""
-        rows = {row[0]: row[1:] for row in self.factorization_calls}
-        share, seconds, flops_per_s = rows[name]
-        return FactorizationCall(share=share, column_seconds=seconds, core_flops_per_s=flops_per_s)
+    def calls(self) -> Mapping[str, FactorizationCall]:
+        """Those that are listed, by their names."""
+        return {
+            name: FactorizationCall(share=share, column_seconds=seconds, core_flops_per_s=rate)
+            for name, share, seconds, rate in self.factorization_calls
+        }
 
 
 # Every evaluator asks for the numbers; the files never change in a process.

@@ -70,9 +70,9 @@ def least_seconds(
     """What factorizations take at least, however much they move, [those], on that many cores."""
     matrices = np.maximum(local.matrices, 1.0)
     rounds = np.maximum(matrices / cores, 1.0)
-    seconds = np.empty((2, len(matrices)))
+    seconds, by_name = np.empty((2, len(matrices))), numbers.calls()
     for place in range(2):
-        calls = [numbers.call(names[place]) for names in local.calls]
+        calls = [by_name[names[place]] for names in local.calls]
         along = local.columns * np.array([c.column_seconds for c in calls])
         work = local.flops / np.array([c.core_flops_per_s for c in calls])
         share = np.array([c.share for c in calls])

@@ -116,7 +116,7 @@ def program_order(
     # What LATE kernels make does not count: only the step's end, and gathers of new parameters,
     # wait for it.
     made_at = _made_at(graph, position, set(columns[columns[:, 1] != LATE, 4].tolist()))
-    all_made_at = _made_at(graph, position, set(columns[:, 4].tolist()))
+    all_made_at = np.array(_made_at(graph, position, set(columns[:, 4].tolist())), np.int64)
     # Slots at one place wait for none of each other.
     data = [
         max((made_at[v] for v in graph.ops[op].inputs if made_at[v] != place), default=-1)
@@ -141,13 +141,13 @@ def program_order(
             operands,
             *_operand_positions(operands, position, all_made_at),
             at,
-            np.array(all_made_at)[operands.incidences[:, 1]],
+            all_made_at[operands.incidences[:, 1]],
         ),
         results=_places(
             results,
             *_result_positions(problem, results, position, made_at),
             at,
-            np.array(all_made_at)[results.incidences[:, 5]],
+            all_made_at[results.incidences[:, 5]],
             rank=_places_among_results(graph)[results.incidences[:, 1]],
             dtype=_dtypes(graph)[results.incidences[:, 1]],
         ),
@@ -289,13 +289,12 @@ def _read_at(graph: Graph, position: np.ndarray, slots: set[int]) -> list[int]:
 
 
 def _operand_positions(
-    edges: Edges, position: np.ndarray, made_at: Sequence[int]
+    edges: Edges, position: np.ndarray, made_at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions after which, and before which, the incidences are gathered: what no kernel makes
     is there as soon as what it is made of.
     """
-    made = np.array(made_at, np.int64)[edges.incidences[:, 1]]
-    return made, position[edges.incidences[:, 2]]
+    return made_at[edges.incidences[:, 1]], position[edges.incidences[:, 2]]
 
 
 def _producers(graph: Graph) -> np.ndarray:

@@ -7,6 +7,21 @@ from automap.cost.schedule.overlap import exposed_seconds
 from tests.automap.cost.schedule.programs import Program
 
 
+# What the scheduler takes late kernels to be that are no longer than a launch.
+NO_WORK = {1: 0.0, 2: 0.0, 3: 0.0}
+
+
+def _two_gathers(**others):
+    """Of new parameters that two late kernels make; a third makes none."""
+    return Program(
+        [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)],
+        renewed={2: 2.0, 3: 1.0},
+        data_at={1: 2, 2: 3, 3: 4},
+        makers={1, 2},
+        **others,
+    )
+
+
 CASES = {
     "the update waits for its sum": (
         Program([(KERNEL, 1.0), (LATE, 2.0)], backlog={1: 3.0}, data_at={1: 1}),
@@ -46,45 +61,17 @@ CASES = {
         ),
         1.0,
     ),
-    "an update hides two gathers": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)],
-            renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4},
-            makers={1, 2},
-        ),
-        0.0,
-    ),
+    "an update hides two gathers": (_two_gathers(), 0.0),
     "kernels that are no longer than a launch hide one of them": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)],
-            renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4},
-            expected={1: 0.0, 2: 0.0, 3: 0.0},
-            makers={1, 2},
-        ),
+        _two_gathers(expected=NO_WORK),
         0.5,
     ),
     "the one that the scheduler believes to be longest, though it is not": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)],
-            renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4},
-            expected={1: 0.0, 2: 0.0, 3: 0.0},
-            makers={1, 2},
-            believed={"renewed": {3: 9.0}},
-        ),
+        _two_gathers(expected=NO_WORK, believed={"renewed": {3: 9.0}}),
         1.5,
     ),
     "or the one that ends the longest chain": (
-        Program(
-            [(KERNEL, 1.0), (LATE, 0.5), (LATE, 0.5), (LATE, 3.0)],
-            backlog={3: 1.5},
-            renewed={2: 2.0, 3: 1.0},
-            data_at={1: 2, 2: 3, 3: 4},
-            expected={1: 0.0, 2: 0.0, 3: 0.0},
-            makers={1, 2},
-        ),
+        _two_gathers(expected=NO_WORK, backlog={3: 1.5}),
         2.5,
     ),
     "the update fills a wait": (
