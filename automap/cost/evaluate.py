@@ -34,8 +34,9 @@ from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
 from automap.cost.messages import CollectivePrices
 from automap.cost.profile import KernelPrices, KernelProfile
-from automap.cost.schedule.overlap import waiting_seconds
-from automap.cost.schedule.work import Messages
+from automap.cost.schedule.order import Order
+from automap.cost.schedule.overlap import exposed_seconds
+from automap.cost.schedule.work import Work, step_work
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.stored_shapes import StoredShapes
 from automap.cost.tables import Tables
@@ -91,13 +92,13 @@ class Priced:
 
 @dataclass(frozen=True)
 class Together:
-    """What the parts of one point are only beside all others: seconds of each collective, and what
-    it is of a message, [entries] (None where they go one by one); `local` are bytes on a device for
-    each byte of the stored shapes, [shapes].
+    """What the parts of one point are only beside all others: seconds of each collective [entries],
+    and what a device does when (None where it does one thing after the other); `local` are bytes on
+    a device for each byte of the stored shapes, [shapes].
     """
 
     collective_seconds: np.ndarray
-    messages: Messages | None
+    work: Work | None
     local: np.ndarray
 
 
@@ -130,34 +131,42 @@ class Evaluator:
 
     def estimate(self, priced: Priced) -> Estimate:
         """The parts of one point taken together."""
-        return self.add_up(
-            priced, self.together(priced, np.zeros(len(priced.collectives.kind), int))
-        )
+        one = np.zeros(len(priced.collectives.kind), int)
+        order = self.tables.order if self.is_scheduled else None
+        return self.add_up(priced, self.together(priced, one, order))
 
-    def together(self, priced: Priced, point: np.ndarray) -> Together:
-        """What the parts of points are beside the others of their `point` [entries]."""
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether collectives run beside kernels, so that the order of a step matters."""
+        return self.backend.schedule_numbers is not None
+
+    def together(self, priced: Priced, point: np.ndarray, order: Order | None) -> Together:
+        """What the parts of points are beside the others of their `point` [entries]; `order` is
+        that of the points' programs one after the other, None where nothing `is_scheduled`.
+        """
         collectives, sizes = priced.collectives, priced.sharding.sizes
-        seconds, messages = priced.collective_seconds, None
-        if self.backend.schedule_numbers is not None and self.backend.loop_messages == "all":
-            seconds = self.collective_prices.seconds(collectives, sizes, point)
-            messages = self.collective_prices.messages(collectives, sizes)
-        return Together(seconds, messages, self.stored_local(priced.sharding))
+        seconds, scheduled = priced.collective_seconds, self.backend.schedule_numbers
+        work = None
+        if scheduled is not None and order is not None:
+            messages = None
+            if self.backend.loop_messages == "all":
+                seconds = self.collective_prices.seconds(collectives, sizes, point)
+                messages = self.collective_prices.messages(collectives, sizes)
+            work = step_work(
+                order,
+                priced.kernel_seconds,
+                collectives,
+                seconds,
+                messages,
+                scheduled.unseen_seconds,
+            )
+        return Together(seconds, work, self.stored_local(priced.sharding))
 
     def add_up(self, priced: Priced, together: Together) -> Estimate:
         """The estimate of one point."""
         collectives, kernel_seconds = priced.collectives, priced.kernel_seconds
         busy = float(together.collective_seconds @ collectives.count)
-        waiting = busy
-        scheduled = self.backend.schedule_numbers
-        if scheduled is not None:
-            waiting = waiting_seconds(
-                self.tables.order,
-                kernel_seconds,
-                collectives,
-                together.collective_seconds,
-                together.messages,
-                scheduled.unseen_seconds,
-            )
+        waiting = busy if together.work is None else exposed_seconds(together.work)
         # The walk adds the same seconds in another order than the product above: without the
         # threshold a plan that hides nothing would show 1e-18 hidden seconds.
         hidden = busy - waiting if busy - waiting > _ROUNDING * busy else 0.0

@@ -14,6 +14,7 @@ from automap.backends import Backend
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
 from automap.cost.edges.loops import whole_messages
 from automap.cost.schedule.work import Messages
+from automap.cost.shardings import n_parts
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
 from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, KINDS, REDUCE_SCATTER
@@ -152,8 +153,7 @@ class CollectivePrices:
 
 def _devices(mask: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
     """How many devices are in a group over the axes of each mask."""
-    is_on = mask[:, None] >> np.arange(len(sizes)) & 1
-    return np.where(is_on, np.array(sizes), 1).prod(axis=1)
+    return n_parts(mask[:, None] >> np.arange(len(sizes)) & 1 != 0, sizes)
 
 
 def _axes(mask: int, sizes: tuple[int, ...]) -> tuple[int, ...]:

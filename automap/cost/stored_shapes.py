@@ -17,6 +17,7 @@ import numpy as np
 
 from automap.backends import TileNumbers
 from automap.backends.arrays import Arrays, DimOrder
+from automap.cost.shardings import n_parts
 
 
 class Stored(NamedTuple):
@@ -59,7 +60,7 @@ class StoredShapes:
         """
         is_split = dim_of_axis >= 0
         if arrays is None or not len(self.first):
-            return 1.0 / np.where(is_split, sizes, 1).prod(axis=1)
+            return 1.0 / n_parts(is_split, sizes)
         split = np.ones(self.dims.shape)
         for axis, size in enumerate(sizes):
             here = np.flatnonzero(is_split[:, axis])

@@ -24,7 +24,7 @@ import numpy as np
 
 from automap.cost.profile.shapes import KernelShape
 from automap.cost.profile.signatures import matmul_sizes
-from automap.cost.shardings import Shardings
+from automap.cost.shardings import Shardings, n_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class FactorSizes:
         # Factor -1 of an axis that splits nothing reads the last column.
         factor = sharding.factor_of_axis[self.op_row]
         is_split = np.take_along_axis(self.sizes, factor, axis=1) > 1 if len(factor) else factor > 0
-        return self.sizes.prod(axis=1) / np.where(is_split, sharding.sizes, 1).prod(axis=1)
+        return self.sizes.prod(axis=1) / n_parts(is_split, sharding.sizes)
 
 
 def rows_of_copies(

@@ -33,7 +33,7 @@ import numpy as np
 from automap.backends import TileNumbers
 from automap.cost.kernels.roofline import off_chip
 from automap.cost.kernels.table import KernelTable
-from automap.cost.shardings import Shardings
+from automap.cost.shardings import Shardings, n_parts
 from automap.cost.traffic import Collectives
 from automap.cost.traffic.flows import REDUCE_SCATTER
 from automap.topology.model import Device
@@ -184,7 +184,7 @@ def _parts_of_operands(table: KernelTable, rows: np.ndarray, sharding: Shardings
     # `written_factors` has a bit for each factor that an operand holds; `maximum` only keeps the
     # shift legal where an axis splits none.
     is_split = table.written_factors[:, rows, None] >> np.maximum(factor, 0) & (factor >= 0)
-    return np.where(is_split, sharding.sizes, 1).prod(axis=2)
+    return n_parts(is_split != 0, sharding.sizes)
 
 
 def _devices(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:

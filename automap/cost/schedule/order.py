@@ -58,6 +58,20 @@ class Places:
     dtype: np.ndarray
     maker: np.ndarray
 
+    def copies(self, n: int, n_slots: int) -> "Places":
+        """Those of n programs, each so many slots behind the one before it."""
+        starts = np.arange(len(self.first) - 1)
+        return Places(
+            first=np.append(_shifted(self.first[starts], n, len(self.ready)), n * len(self.ready)),
+            incidences=np.tile(self.incidences, (n, 1)),
+            ready=_shifted(self.ready, n, n_slots),
+            needed=_shifted(self.needed, n, n_slots),
+            share=np.tile(self.share, n),
+            rank=np.tile(self.rank, n),
+            dtype=np.tile(self.dtype, n),
+            maker=_shifted(self.maker, n, n_slots),
+        )
+
 
 @dataclass(frozen=True)
 class Order:
@@ -78,8 +92,38 @@ class Order:
     read_at: np.ndarray
     merged: np.ndarray
     loop: np.ndarray
+    first: np.ndarray
     operands: Places
     results: Places
+
+    def copies(self, n: int, n_rows: int) -> "Order":
+        """n such programs one after the other, each with a slot behind it in which nothing is done:
+        so a program has as many slots as boundaries. Of kernels each has `n_rows`.
+        """
+        last = len(self.kind)
+
+        def slots(column: np.ndarray, behind: int, step: int) -> np.ndarray:
+            return _shifted(np.append(column, behind), n, step)
+
+        return Order(
+            kind=slots(self.kind, LATE, 0),
+            op=slots(self.op, -1, 0),
+            row=slots(self.row, -1, n_rows),
+            trips=slots(self.trips, 1, 0),
+            data_at=slots(self.data_at, last, last + 1),
+            read_at=slots(self.read_at, last, last + 1),
+            merged=slots(self.merged, last, last + 1),
+            loop=np.append(_shifted(self.loop, n, last + 1), -1),
+            first=np.append(_shifted(self.first, n, last + 1), n * (last + 1)),
+            operands=self.operands.copies(n, last + 1),
+            results=self.results.copies(n, last + 1),
+        )
+
+
+def _shifted(column: np.ndarray, n: int, step: int) -> np.ndarray:
+    """n copies of a column of numbers, each `step` more than the one before; -1 stays."""
+    shifted = column + step * np.arange(n)[:, None]
+    return np.where(column >= 0, shifted, column).ravel()
 
 
 def program_order(
@@ -137,6 +181,7 @@ def program_order(
         read_at=np.searchsorted(at, read),
         merged=merged,
         loop=_loops(columns[:, 1]),
+        first=np.zeros(len(slots) + 1, np.int64),
         operands=_places(
             operands,
             *_operand_positions(operands, position, all_made_at),

@@ -34,7 +34,7 @@ import numpy as np
 
 from automap.cost.schedule.closed_loops import ends_of_loops, loop_seconds, outside_closed
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, Order
-from automap.cost.schedule.work import Messages, Work, device_work
+from automap.cost.schedule.work import Messages, Work, step_work
 from automap.cost.traffic import Collectives
 from automap.numba_jit import compiled, inner, inner_making_arrays
 
@@ -54,19 +54,8 @@ def waiting_seconds(
     [entries], what each is of a full one, are at most 1; if None each goes by itself. Of a kernel
     that takes no longer than `unseen_seconds` the scheduler thinks that it takes no time.
     """
-    # Slots of loops have no kernel (row -1): whatever that index reads is thrown away.
-    each = np.where(order.row >= 0, kernel_seconds[order.row], 0.0)
-    seconds = each * order.trips
-    expected = np.where(each > unseen_seconds, seconds, 0.0)
     return exposed_seconds(
-        device_work(
-            order,
-            seconds,
-            expected,
-            collectives,
-            collective_seconds * collectives.count,
-            messages,
-        )
+        step_work(order, kernel_seconds, collectives, collective_seconds, messages, unseen_seconds)
     )
 
 

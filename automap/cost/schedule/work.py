@@ -6,6 +6,7 @@ loop sums of gradients, and gathers of parameters, go as messages: XLA merges th
 the program as long as they are at most a full one                          -> in: `together`
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,15 +29,6 @@ class Messages(NamedTuple):
     trip_bytes: np.ndarray
     trips: np.ndarray
     believed: BelievedSeconds | None = None
-
-    def take(self, index: np.ndarray | slice) -> "Messages":
-        """Those of some entries."""
-        return self._replace(
-            parts=self.parts[index],
-            rows=self.rows[index],
-            trip_bytes=self.trip_bytes[index],
-            trips=self.trips[index],
-        )
 
     def believed_seconds(
         self, group: np.ndarray, entry: np.ndarray, share: np.ndarray, seconds: np.ndarray
@@ -97,6 +89,55 @@ class Work(NamedTuple):
     urgent_needed: np.ndarray
     urgent_seconds: np.ndarray
     urgent_believed: np.ndarray
+
+    def apart(self, n: int) -> Iterator["Work"]:
+        """The work of each of n programs, of which this is that of all (`Order.copies`)."""
+        n_slots = len(self.kind) // n
+        columns = {}
+        for name, column in self._asdict().items():
+            if name.startswith("urgent_"):
+                continue
+            # The slot behind each program is none of it; its boundary is the last one.
+            own = column[: n * n_slots].reshape(n, n_slots)
+            if name in _BOUNDARIES:
+                own = np.maximum(own - n_slots * np.arange(n)[:, None], -1)
+            columns[name] = own[:, :-1] if len(column) == len(self.kind) else own
+        ends = np.searchsorted(self.urgent_needed, n_slots * np.arange(n + 1)).tolist()
+        for number in range(n):
+            own = slice(ends[number], ends[number + 1])
+            yield Work(
+                **{name: column[number] for name, column in columns.items()},
+                urgent_ready=self.urgent_ready[own] - n_slots * number,
+                urgent_needed=self.urgent_needed[own] - n_slots * number,
+                urgent_seconds=self.urgent_seconds[own],
+                urgent_believed=self.urgent_believed[own],
+            )
+
+
+# Columns of `Work` that are numbers of boundaries.
+_BOUNDARIES = {"data_at", "read_at", "sum_at", "reads_sum", "made_from", "gathered_at"}
+
+
+def step_work(
+    order: Order,
+    kernel_seconds: np.ndarray,
+    collectives: Collectives,
+    collective_seconds: np.ndarray,
+    messages: Messages | None = None,
+    unseen_seconds: float = 0.0,
+) -> Work:
+    """`device_work` of kernels and collectives that take so long in one run, `kernel_seconds`
+    [kernel rows] and `collective_seconds` [entries of `collectives`].
+
+    Of a kernel that takes no longer than `unseen_seconds` the scheduler thinks that it takes no
+    time.
+    """
+    # Slots of loops have no kernel (row -1): whatever that index reads is thrown away.
+    each = np.where(order.row >= 0, kernel_seconds[order.row], 0.0)
+    seconds = each * order.trips
+    expected = np.where(each > unseen_seconds, seconds, 0.0)
+    collective_seconds = collective_seconds * collectives.count
+    return device_work(order, seconds, expected, collectives, collective_seconds, messages)
 
 
 def device_work(
@@ -213,7 +254,8 @@ def _placed(
             elif into is prefetch:
                 gathered_at = _gathered_at(n, places.ready[at], boundary[at])
             else:
-                makes_new[places.maker[at]] = True
+                maker = places.maker[at]
+                makes_new[maker[maker >= 0]] = True
             group = _numbers(boundary[at], places.dtype[at], collectives.mask[rows])
             full = 1.0 if messages is None else messages.parts[rows] * collectives.count[rows]
             believed = _believed(messages, group, rows, places, at, each)
@@ -295,11 +337,11 @@ def _around_sums(
     """
     n = len(order.kind) + 1
     makes = ready - 1
-    is_spare = order.kind[makes] == SPARE
+    is_spare = (ready > order.first[ready]) & (order.kind[makes] == SPARE)
     sum_at = np.full(len(order.kind), n)
     np.minimum.at(sum_at, makes[is_spare], begun[is_spare])
     # A spare kernel may run until its sum begins, what its data is made of before.
-    made_from = np.zeros(n, np.int64)
+    made_from = order.first.copy()
     np.maximum.at(made_from, begun, np.where(is_spare, order.data_at[makes], ready))
     # What reads a sum comes after it.
     read = np.full(n, -1)
@@ -320,9 +362,8 @@ def _is_new(
     if not on_operand:
         return is_late
     rows, places = np.flatnonzero(is_late), order.operands
-    # What is there at boundary 0 is given.
     ready = places.ready[places.first[collectives.edge[rows]]]
-    is_late[rows] = (ready > 0) & (order.loop[ready] < 0)
+    is_late[rows] = (ready > order.first[ready]) & (order.loop[ready] < 0)
     return is_late
 
 

@@ -7,7 +7,7 @@
 `automap.cost.shardings.rows`            the rows: distinct shardings of values and of operations
 """
 
-from automap.cost.shardings.split import Shardings, joint_shardings, shardings
+from automap.cost.shardings.split import Shardings, joint_shardings, n_parts, shardings
 
 
-__all__ = ["Shardings", "joint_shardings", "shardings"]
+__all__ = ["Shardings", "joint_shardings", "n_parts", "shardings"]

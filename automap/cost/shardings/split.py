@@ -72,9 +72,20 @@ def joint_shardings(rows: Rows, n_classes: int, each: Sequence[SplitClasses]) ->
         sizes=mesh.sizes,
         dim_of_axis=dim_of_axis,
         factor_of_axis=factor_of_axis,
-        parts_of_value=np.where(dim_of_axis >= 0, sizes, 1).prod(axis=1),
-        parts_of_op=np.where(factor_of_axis >= 0, sizes, 1).prod(axis=1),
+        parts_of_value=n_parts(dim_of_axis >= 0, mesh.sizes),
+        parts_of_op=n_parts(factor_of_axis >= 0, mesh.sizes),
     )
+
+
+def n_parts(is_split: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """In how many parts the axes of `sizes` divide what they split, [...]; `is_split` [..., axes].
+
+    Axis by axis: there are few, and numpy's own product over few is slow.
+    """
+    product = np.ones(is_split.shape[:-1], np.int64)
+    for axis, size in enumerate(sizes):
+        product *= np.where(is_split[..., axis], size, 1)
+    return product
 
 
 def _class_ranks(

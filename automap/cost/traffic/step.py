@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.edges import Edges, Partials, Windows, halo_exchanges
-from automap.cost.shardings import Shardings
+from automap.cost.shardings import Shardings, n_parts
 from automap.cost.traffic.flows import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -230,7 +230,7 @@ def _result_traffic(
     for mask in (reduced, to_scatter):
         clear_merged_terms(mask, edges, n_bytes)
     # Every device of the group has a candidate for each element of the result.
-    ranks = np.where(partial[:, None] >> np.arange(len(sizes)) & 1, sizes, 1).prod(axis=1)
+    ranks = n_parts(partial[:, None] >> np.arange(len(sizes)) & 1 != 0, sharding.sizes)
     candidates = n_bytes * np.where(edges.partials == Partials.CANDIDATES, ranks, 1)
     whole = np.where(partial != 0, candidates, edges.n_bytes / demands.stored)
     # A loop that adds up slices of what is reduced reduces it in every trip.

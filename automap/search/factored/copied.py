@@ -18,7 +18,8 @@ are made for each point alone and in the same order                         -> i
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, repeat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from automap.cost.edges import Edges, Windows
 from automap.cost.evaluate import Estimate, Evaluator, Priced, Together
 from automap.cost.kernels.gathers import HiddenGathers
 from automap.cost.kernels.table import KernelTable
+from automap.cost.schedule.order import Order
 from automap.cost.shardings import Shardings, joint_shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
@@ -257,6 +259,13 @@ _MOST_POINTS = 32
 _MOST_SPARE = 2
 
 
+class _Copied(NamedTuple):
+    """An evaluator of a program copied so many times, and the order of the copies."""
+
+    evaluator: Evaluator
+    order: Order | None
+
+
 @dataclass(frozen=True)
 class Batches:
     """Prices points of one program in batches; `_copies` keeps evaluators of so many copies, and
@@ -264,7 +273,7 @@ class Batches:
     """
 
     evaluator: Evaluator
-    _copies: dict[int, Evaluator] = field(default_factory=dict, repr=False)
+    _copies: dict[int, _Copied] = field(default_factory=dict, repr=False)
     _spare: dict[int, int] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -289,10 +298,10 @@ class Batches:
         # Copies that are left over price the last point again, for nobody.
         every = [*split_classes, *[split_classes[-1]] * (n_copies - n)]
         joint = joint_shardings(self.evaluator.tables, self.evaluator.n_classes, every)
-        parts = _split_batch(self.evaluator, copied, copied.price(joint), n_copies)
+        parts = _split_batch(self.evaluator, copied, copied.evaluator.price(joint), n_copies)
         return [self.evaluator.add_up(*part) for part in islice(parts, n)]
 
-    def _copied_evaluator(self, n: int) -> tuple[int, Evaluator]:
+    def _copied_evaluator(self, n: int) -> tuple[int, _Copied]:
         """An evaluator of at least n copies, and of how many."""
         at_hand = min((k for k in self._copies if n <= k <= _MOST_SPARE * n), default=n)
         spare = self._spare.get(n, 0)
@@ -301,10 +310,10 @@ class Batches:
         n_copies = at_hand if spare < n else n
         self._spare[n] = spare + n_copies - n
         if n_copies not in self._copies:
-            self._copies[n_copies] = self._build_evaluator(n_copies)
+            self._copies[n_copies] = self._copy(n_copies)
         return n_copies, self._copies[n_copies]
 
-    def _build_evaluator(self, n: int) -> Evaluator:
+    def _copy(self, n: int) -> _Copied:
         tables = self.evaluator.tables
         # All of the program as one cell: its copies are copies of the step.
         whole = Cell(
@@ -320,11 +329,14 @@ class Batches:
         shapes = tables.shapes.take(np.tile(np.arange(n_shapes), n))
         first_row = np.repeat(np.arange(n) * n_rows, n_shapes)
         shapes = replace(shapes, row=shapes.row + first_row)
-        return replace(self.evaluator, tables=replace(copied, shapes=shapes))
+        evaluator = replace(self.evaluator, tables=replace(copied, shapes=shapes))
+        if not evaluator.is_scheduled:
+            return _Copied(evaluator, None)
+        return _Copied(evaluator, tables.order.copies(n, len(tables.kernels.count)))
 
 
 def _split_batch(
-    evaluator: Evaluator, copied: Evaluator, priced: Priced, n: int
+    evaluator: Evaluator, copied: _Copied, priced: Priced, n: int
 ) -> Iterator[tuple[Priced, Together]]:
     """The parts of each of n points, with edges numbered as in the evaluator's own tables."""
     tables, joint = evaluator.tables, priced.collectives
@@ -332,7 +344,8 @@ def _split_batch(
     # Copies are numbered point by point, so the point of an edge is its number over their count.
     n_edges = np.where(joint.on_operand, len(tables.operands.count), len(tables.results.count))
     point, edge = np.divmod(joint.edge, n_edges)
-    together = copied.together(priced, point)
+    together = copied.evaluator.together(priced, point, copied.order)
+    works = repeat(None) if together.work is None else together.work.apart(n)
     # Stable: within a point entries stay in their order, in which they are added up.
     by_point = np.argsort(point, kind="stable")
     ends = [0, *np.searchsorted(point[by_point], np.arange(1, n)).tolist(), len(point)]
@@ -353,7 +366,6 @@ def _split_batch(
             together.collective_seconds,
         )
     ]
-    messages = None if together.messages is None else together.messages.take(by_point)
     # Columns of rows that every point has: n equal parts.
     rows = [
         column.reshape(n, -1)
@@ -369,7 +381,7 @@ def _split_batch(
             together.local,
         )
     ]
-    for number, sharding in enumerate(_shardings_apart(priced.sharding, n)):
+    for number, (sharding, work) in enumerate(zip(_shardings_apart(priced.sharding, n), works)):
         own_entries = slice(ends[number], ends[number + 1])
         *own, alone_seconds, overlapped_seconds, seconds = (c[own_entries] for c in entries)
         is_repeat, copied_bytes, *held, mask, n_bytes, kernel_seconds, local = (
@@ -387,7 +399,7 @@ def _split_batch(
         )
         yield (
             Priced(sharding, collectives, kernel_seconds, alone_seconds, overlapped_seconds),
-            Together(seconds, None if messages is None else messages.take(own_entries), local),
+            Together(seconds, work, local),
         )
 
 

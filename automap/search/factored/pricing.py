@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from automap.cost.evaluate import Evaluator
-from automap.cost.shardings import Shardings
+from automap.cost.shardings import Shardings, n_parts
 from automap.search.factored.cells import Cell
 from automap.search.factored.codes import (
     Group,
@@ -127,8 +127,8 @@ def cell_costs(
             sizes=sizes,
             dim_of_axis=dims,
             factor_of_axis=factors,
-            parts_of_value=np.where(dims >= 0, sizes, 1).prod(axis=1),
-            parts_of_op=np.where(factors >= 0, sizes, 1).prod(axis=1),
+            parts_of_value=n_parts(dims >= 0, sizes),
+            parts_of_op=n_parts(factors >= 0, sizes),
         )
     )
     collectives, kernel_seconds = priced.collectives, priced.kernel_seconds * tables.kernels.count

@@ -9,7 +9,7 @@ import numpy as np
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.schedule.order import SPARE
-from automap.cost.schedule.work import Messages, device_work, together
+from automap.cost.schedule.work import Messages, device_work, step_work, together
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
 from automap.space.presets import PRESETS
@@ -164,6 +164,32 @@ def test_what_the_update_gathers_of_what_was_made_is_behind_the_passes():
     assert gathers(Phase.FORWARD, input_is_there + 1) == (gathered, 0.0)
     assert gathers(Phase.UPDATE, input_is_there) == (gathered, 0.0)
     assert gathers(Phase.UPDATE, input_is_there + 1) == (0.0, gathered)
+
+
+def test_the_work_of_copies_is_that_of_each_program():
+    step, args = gpt.gpt(replace(gpt.TINY, depth=4, layers="scanned"), batch=16, seq=16).target
+    problem = trace_step(step, args, platform="cuda").problem
+    alone = [_priced(problem, preset) for preset in ("zero-3", "data-parallel", "megatron")]
+    order, n_rows = alone[0][0], len(alone[0][1].kernel_seconds)
+    n_edges = [len(places.first) - 1 for places in (order.results, order.operands)]
+    each = [priced.collectives for _, priced in alone]
+    joint = replace(
+        each[0],
+        edge=np.concatenate(
+            [c.edge + k * np.array(n_edges)[c.on_operand.astype(int)] for k, c in enumerate(each)]
+        ),
+        **{
+            name: np.concatenate([getattr(c, name) for c in each])
+            for name in ("kind", "mask", "n_bytes", "count", "phase", "combinable", "on_operand")
+        },
+    )
+    kernel_seconds = np.concatenate([priced.kernel_seconds for _, priced in alone])
+    seconds = np.concatenate([priced.collective_seconds for _, priced in alone])
+    works = step_work(order.copies(3, n_rows), kernel_seconds, joint, seconds).apart(3)
+    for work, (_, priced) in zip(works, alone, strict=True):
+        own = step_work(order, priced.kernel_seconds, priced.collectives, priced.collective_seconds)
+        for name, column in own._asdict().items():
+            assert getattr(work, name).tolist() == column.tolist(), name
 
 
 messages_of_loops = st.lists(
