@@ -13,7 +13,7 @@ import numpy as np
 from automap.backends import Backend
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
 from automap.cost.edges.loops import whole_messages
-from automap.cost.schedule.work import Messages
+from automap.cost.schedule.merging import Messages
 from automap.cost.shardings import n_parts
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives

@@ -33,8 +33,9 @@ one collective at a time.
 import numpy as np
 
 from automap.cost.schedule.closed_loops import ends_of_loops, loop_seconds, outside_closed
+from automap.cost.schedule.merging import Messages
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, Order
-from automap.cost.schedule.work import Messages, Work, step_work
+from automap.cost.schedule.work import Work, step_work
 from automap.cost.traffic import Collectives
 from automap.numba_jit import compiled, inner, inner_making_arrays
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from automap.cost.evaluate import Evaluator
+from automap.cost.schedule.merging import Messages, together
 from automap.cost.schedule.order import SPARE
-from automap.cost.schedule.work import Messages, device_work, step_work, together
+from automap.cost.schedule.work import device_work, step_work
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
 from automap.space.presets import PRESETS
