@@ -17,7 +17,7 @@ import math
 from automap.cost.evaluate import Estimate, Evaluator
 from automap.deadline import Deadline
 from automap.policy import Policy, default_policy
-from automap.search.factored.batches import Batches
+from automap.search.factored.copied import Batches
 from automap.search.pinned import Pinned
 from automap.space.pins import Pin
 from automap.space.point import Point, SplitClasses

@@ -4,12 +4,19 @@ A collective of B bytes that goes together with others of its trip, T bytes in a
 message; outside of loops anything may be merged                        -> in: `part_of_message`
 Those over the same axes are a message at least, whatever others there are, and outside of loops
 those of one phase                                                         -> in: `whole_messages`
+
+A stack that a loop carries and fills slice by slice has one sharding all the while, that of its
+updates: it is moved where the loop begins and ends                        -> in: `filled_stacks`
 """
+
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from automap.cost.edges.table import NO_LOOP
 from hlo_tools.graph import Graph
-from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
+from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, LOOP_ENTER, LOOP_EXIT
 
 
 def part_of_message(n_bytes: int, together: int, trips: int) -> float:
@@ -48,3 +55,35 @@ def innermost_loops(graph: Graph) -> list[int]:
         if op.opcode == LOOP_EXIT:
             around.pop()
     return innermost
+
+
+class FilledStack(NamedTuple):
+    """A stack: what it begins as, how often its loop runs in a step, and the op that enters the
+    loop around that one, -1 for none.
+    """
+
+    source: int
+    trips: int
+    around: int
+
+    @property
+    def loop(self) -> tuple[int, int]:
+        """`EdgeKey.loop` of what is done once in each run."""
+        return (self.around, self.trips) if self.trips > 1 else NO_LOOP
+
+
+def filled_stacks(graph: Graph) -> Mapping[int, FilledStack]:
+    """The ops that update a stack which the loop around them hands on."""
+    updates, around = dict[int, FilledStack](), [-1]
+    for index, op in enumerate(graph.ops):
+        if op.opcode == LOOP_ENTER:
+            around.append(index)
+        elif op.opcode == LOOP_EXIT:
+            around.pop()
+        elif op.opcode == DYNAMIC_UPDATE_SLICE and around[-1] >= 0:
+            enter = graph.ops[around[-1]]
+            leave = graph.ops[graph.exit_by_entry[around[-1]]]
+            for source, *carried in zip(enter.inputs, enter.outputs, leave.inputs):
+                if carried == [op.inputs[0], op.outputs[0]]:
+                    updates[index] = FilledStack(source, enter.trip_count, around[-2])
+    return updates

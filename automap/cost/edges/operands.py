@@ -3,13 +3,18 @@ there.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from automap.cost.edges.loops import innermost_loops, part_of_message
+from automap.cost.edges.loops import (
+    FilledStack,
+    filled_stacks,
+    innermost_loops,
+    part_of_message,
+)
 from automap.cost.edges.table import (
     CHOOSING_OPCODES,
     NO_LOOP,
@@ -59,6 +64,40 @@ class _Messages:
         return (self.loops[index], trips) if trips > 1 else NO_LOOP
 
 
+@dataclass(frozen=True)
+class _Moves:
+    """How often operands are exchanged, and gathered, in a step; `changed` [values] is how often a
+    value changes, `gathers_in_trips` whether a loop gathers what it does not change in every trip.
+    """
+
+    problem: Problem
+    changed: Sequence[int]
+    stacks: Mapping[int, FilledStack]
+    gathers_in_trips: bool
+
+    @classmethod
+    def build(cls, problem: Problem, *, gathers_in_trips: bool) -> "_Moves":
+        """Those of a problem."""
+        graph = problem.graph
+        return cls(problem, changes(graph), filled_stacks(graph), gathers_in_trips)
+
+    def __call__(self, index: int, number: int) -> tuple[int, int]:
+        """Of an operand of the op `index`; 0 of what is never moved."""
+        graph, op = self.problem.graph, self.problem.graph.ops[index]
+        value = op.inputs[number]
+        if not _is_counted(self.problem, op, value):
+            return 0, 0
+        if number == 0 and index in self.stacks:
+            stack = self.stacks[index]
+            # A stack that begins as a constant begins as the loop has it.
+            trips = stack.trips if graph.varies[stack.source] else 0
+            return trips, trips
+        # What the loop does not change is moved as often as it changes, outside; some leave what
+        # grows when it is moved, as in a gather, where it is.
+        moved = min(op.trip_count, self.changed[value])
+        return moved, op.trip_count if self.gathers_in_trips else moved
+
+
 def operand_edges(
     problem: Problem,
     row_of_value: np.ndarray,
@@ -89,14 +128,15 @@ def operand_edges(
     copies_by_source: dict[int, list[tuple[int, int]]] = {}
     pairs: list[tuple[int, int, int]] = []
     values, side = row_of_value.tolist(), problem.storage.side.tolist()
-    ops, sources, changed = row_of_op.tolist(), _sources(problem), changes(graph)
+    ops, sources = row_of_op.tolist(), _sources(problem)
+    moves = _Moves.build(problem, gathers_in_trips=loop_gathers == "in every trip")
     turns = _is_product if collective_dims == "first" else lambda op: False
-    gathers_in_trips = loop_gathers == "in every trip"
     messages = _Messages.build(problem, sources, are_merged=loop_messages == "all")
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         slides = any(factor.halo is not None for factor in rule.factors)
         for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
-            if not _is_counted(problem, op, value):
+            exchanged, gathered = moves(index, number)
+            if not gathered:
                 continue
             demanded, row = majors(dims), ops[index]
             if (row, demanded) not in wanted_by:
@@ -112,8 +152,6 @@ def operand_edges(
                 copies[key][2] = index
                 continue
             before = copies_by_source.setdefault(sources[value], [])
-            # What the loop does not change is gathered as often as it changes, outside.
-            trips = op.trip_count if gathers_in_trips else min(op.trip_count, changed[value])
             n_bytes = gathered_bytes(graph, op, value, narrows=narrows)
             edge = edges.add(
                 EdgeKey(
@@ -126,14 +164,15 @@ def operand_edges(
                     side[value] != Side.NONE,
                     earlier=tuple(sorted({e for _, e in before})),
                     windows=windows,
-                    least_messages=messages.least(n_bytes, index, trips),
-                    loop=messages.loop(index, trips),
+                    least_messages=messages.least(n_bytes, index, gathered),
+                    loop=messages.loop(index, gathered),
                     last_size=last_size(graph, value),
                     sized=sized_dims(graph, value, op, rule, dims) if turns(op) else (),
                 ),
-                trips,
+                exchanged,
                 value,
                 index,
+                gathered,
             )
             pairs += [(len(copies), copy, edges.repeats[edge, e]) for copy, e in before]
             before.append((len(copies), edge))

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from automap.cost.collectives import KINDS
-from automap.cost.edges.loops import innermost_loops, part_of_message
+from automap.cost.edges.loops import filled_stacks, innermost_loops, part_of_message
 from automap.cost.edges.sums import Order, Sums, addition_chains, keeps_elements, merged_sums
 from automap.cost.edges.table import (
     NO_LOOP,
@@ -57,7 +57,7 @@ def result_edges(
     whole = merged.whole(graph)
     partials = _Partials(graph, simplifies=order is not None)
     least_messages = _Messages(problem, merged, loop_messages)
-    loops = innermost_loops(graph)
+    loops, stacks = innermost_loops(graph), filled_stacks(graph)
     # Sum -> its distinct terms so far, each with its edge.
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
@@ -66,6 +66,9 @@ def result_edges(
             by_result = [rule.summed_in(result) for result in range(len(rule.results))]
             reduced[id(rule)] = by_result, _sum_by_factor(rule, op.opcode)
         by_result, factor_sums = reduced[id(rule)]
+        trips, loop = op.trip_count, (loops[index], op.trip_count)
+        if index in stacks:
+            trips, loop = stacks[index].trips, stacks[index].loop
         for value, dims, summed in zip(op.outputs, rule.results, by_result):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = EdgeKey(
@@ -81,7 +84,7 @@ def result_edges(
                     tuple(sorted(partitioned_alone(op.instruction, rule))),
                     partials(op),
                     least_messages=least_messages(value, op),
-                    loop=(loops[index], op.trip_count) if op.trip_count > 1 else NO_LOOP,
+                    loop=loop if trips > 1 else NO_LOOP,
                     last_size=last_size(graph, value),
                     widened=merged.widened.get(value, 1.0),
                     own=_own_flow(problem, index, value),
@@ -94,7 +97,7 @@ def result_edges(
                 # Terms that are alike but for what came before them are still rows of their own.
                 full_key = key._replace(earlier=tuple(sorted(terms.values()))) if terms else key
                 count = merged.trips(value, op.trip_count)
-                edge = edges.add(full_key, count, value, index, op.trip_count, whole.get(value))
+                edge = edges.add(full_key, count, value, index, trips, whole.get(value))
                 terms.setdefault(key, edge)
                 if value == op.outputs[0]:
                     edge_of_op[index] = edge

@@ -53,8 +53,8 @@ class Edges:
     factor_of_dim       [edges, rank]: the operation's factor a dimension is major in, -1 if none
     is_reduced          [edges, factors]: whether the operation sums over a factor (of result edges)
     n_bytes             of the whole tensor
-    count, trips        how often a step sums there, and how often anything else is moved, or
-                        scattered
+    count, trips        of results how often a step sums there, and how often anything else is
+                        moved, or scattered; of operands how often they are exchanged, and gathered
     phase               of the operation (`hlo_tools.analyses.phases.Phase`)
     combinable          whether compilers merge these collectives into few messages: those of
                         gradients and parameters
@@ -88,9 +88,9 @@ class Edges:
     own_kind, own_mask, own_bytes
                         the collective that the operation itself is, in the step's `shard_map`s;
                         -1, 0, 0 if it is none
-    incidences          [incidences, 6]: row, value, op, how often a step sums there, and moves
-                        anything else, and the value that a sum of it is done on: of a term that is
-                        added to others first the last that is made of them
+    incidences          [incidences, 6]: row, value, op, `count`, `trips`, and the value that a sum
+                        of it is done on: of a term that is added to others first the last that is
+                        made of them
     """
 
     value_row: np.ndarray

@@ -9,24 +9,30 @@ has left its loops (`automap.cost.edges.sums`) is ready after the last of them.
 
 SPARE kernels are those that no other waits for: products that make gradients, and what only the end
 of a loop reads, as the stacking of residuals. They may run at any time from when their data is
-there to the end of the loop. Kernels that are one stand where the last of them does
-                                                        -> in: `automap.cost.schedule.one_kernel`
+there to the end of the loop. Products of one operand that make gradients in a loop are one product,
+as XLA:GPU merges them (dot_merger.cc), and stand where the last of them does: a sum of one of them
+is not ready before                                                          -> in: `_merged`
+Nor is the sum over rows that makes a gradient before the last element-by-element kernel that reads
+the same array, as XLA:GPU makes one kernel of both (multi_output_fusion.cc)
+                                                                      -> in: `_summed_beside`
 LATE kernels are those of the update: they wait for sums, and only the end of the step and the
 gathers of what they make wait for them. Neither of them makes data for the others.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+import math
 
 import numpy as np
 
 from automap.cost.edges import Edges
-from automap.cost.schedule.one_kernel import is_gradient, where_one_kernel_is
+from automap.cost.edges.loops import innermost_loops
 from automap.program.problem import Problem
 from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import LOOP_ENTER, LOOP_EXIT
+from hlo_tools.opcodes import CONTRACTIONS, ELEMENTWISE, LOOP_ENTER, LOOP_EXIT, REDUCTIONS
 
 
 KERNEL, SPARE, LATE, ENTER, EXIT = range(5)
@@ -52,20 +58,6 @@ class Places:
     dtype: np.ndarray
     maker: np.ndarray
 
-    def copies(self, n: int, n_slots: int) -> "Places":
-        """Those of n programs, each so many slots behind the one before it."""
-        starts = np.arange(len(self.first) - 1)
-        return Places(
-            first=np.append(_shifted(self.first[starts], n, len(self.ready)), n * len(self.ready)),
-            incidences=np.tile(self.incidences, (n, 1)),
-            ready=_shifted(self.ready, n, n_slots),
-            needed=_shifted(self.needed, n, n_slots),
-            share=np.tile(self.share, n),
-            rank=np.tile(self.rank, n),
-            dtype=np.tile(self.dtype, n),
-            maker=_shifted(self.maker, n, n_slots),
-        )
-
 
 @dataclass(frozen=True)
 class Order:
@@ -90,35 +82,6 @@ class Order:
     operands: Places
     results: Places
 
-    def copies(self, n: int, n_rows: int) -> "Order":
-        """n such programs one after the other, each with a slot behind it in which nothing is done:
-        so a program has as many slots as boundaries. Of kernels each has `n_rows`.
-        """
-        last = len(self.kind)
-
-        def slots(column: np.ndarray, behind: int, step: int) -> np.ndarray:
-            return _shifted(np.append(column, behind), n, step)
-
-        return Order(
-            kind=slots(self.kind, LATE, 0),
-            op=slots(self.op, -1, 0),
-            row=slots(self.row, -1, n_rows),
-            trips=slots(self.trips, 1, 0),
-            data_at=slots(self.data_at, last, last + 1),
-            read_at=slots(self.read_at, last, last + 1),
-            merged=slots(self.merged, last, last + 1),
-            loop=np.append(_shifted(self.loop, n, last + 1), -1),
-            first=np.append(_shifted(self.first, n, last + 1), n * (last + 1)),
-            operands=self.operands.copies(n, last + 1),
-            results=self.results.copies(n, last + 1),
-        )
-
-
-def _shifted(column: np.ndarray, n: int, step: int) -> np.ndarray:
-    """n copies of a column of numbers, each `step` more than the one before; -1 stays."""
-    shifted = column + step * np.arange(n)[:, None]
-    return np.where(column >= 0, shifted, column).ravel()
-
 
 def program_order(
     problem: Problem,
@@ -130,7 +93,7 @@ def program_order(
 ) -> Order:
     """Slots of a program, and the places of its edges; `position` [ops] is the schedule."""
     graph = problem.graph
-    position = where_one_kernel_is(problem, kernels, position)
+    position = _summed_beside(problem, kernels, _merged(problem, position))
     slots = [
         (
             int(position[k.op]),
@@ -212,7 +175,79 @@ def _kind(problem: Problem, op: Op, index: int) -> int:
     readers = {user for value in op.outputs for user in graph.users[value]}
     # Only the end of a loop reads it.
     is_carried = bool(readers) and all(graph.ops[user].opcode == LOOP_EXIT for user in readers)
-    return SPARE if is_carried or is_gradient(problem, op, index) else KERNEL
+    return SPARE if is_carried or _is_gradient(problem, op, index) else KERNEL
+
+
+def _is_gradient(problem: Problem, op: Op, index: int) -> bool:
+    """Whether an op is a product of the backward pass whose result is of a parameter."""
+    return op.opcode in CONTRACTIONS and _is_of_parameter(problem, op, index)
+
+
+def _is_of_parameter(problem: Problem, op: Op, index: int) -> bool:
+    is_backward = problem.phases[index] == Phase.BACKWARD
+    return is_backward and problem.storage.side[op.outputs[0]] != Side.NONE
+
+
+def _merged(problem: Problem, position: np.ndarray) -> np.ndarray:
+    """`position` [ops] with that of the last of those products of one operand that are one.
+
+    XLA merges two only if operands and result of one of them are no more bytes on a device than
+    `xla_gpu_dot_merger_threshold_mb`, which is not looked at.
+    """
+    graph, loops = problem.graph, innermost_loops(problem.graph)
+    merged = position.copy()
+    # A product is of one group only, the first that another one is of too.
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, op in enumerate(graph.ops):
+        dot = op.instruction.attributes.dot
+        if dot is not None and loops[index] >= 0 and _is_gradient(problem, op, index):
+            sides = (dot.lhs_contracting, dot.rhs_contracting)
+            for side, contracting in enumerate(sides):
+                key = (loops[index], side, op.inputs[side], *contracting)
+                groups.setdefault(key, []).append(index)
+    seen = set[int]()
+    for group in groups.values():
+        members = [index for index in group if index not in seen]
+        if len(members) > 1:
+            seen.update(members)
+            merged[members] = position[members].max()
+    return merged
+
+
+def _summed_beside(problem: Problem, kernels: Sequence[Kernel], position: np.ndarray) -> np.ndarray:
+    """`position` [ops] with that of the kernel which a sum over rows becomes part of."""
+    graph, loops = problem.graph, innermost_loops(problem.graph)
+    # By (loop, array) where the last kernel stands that reads it element by element.
+    last: dict[tuple[int, int], int] = {}
+    sums: list[tuple[Kernel, list[tuple[int, int]]]] = []
+    for kernel in kernels:
+        op = graph.ops[kernel.op]
+        if loops[kernel.op] < 0 or not op.outputs:
+            continue
+        is_sum = op.opcode in REDUCTIONS and _is_of_parameter(problem, op, kernel.op)
+        size = _size(graph, (op.inputs if is_sum else op.outputs)[0])
+        reads = [
+            (loops[kernel.op], access.value)
+            for access in kernel.reads
+            if _size(graph, access.value) == size
+        ]
+        if is_sum:
+            # A sum of what several arrays make is by itself: they are multiplied before.
+            sums.append((kernel, reads if len(reads) == 1 else []))
+        elif op.opcode in ELEMENTWISE:
+            for read in reads:
+                last[read] = max(last.get(read, -1), int(position[kernel.op]))
+    moved = position.copy()
+    for kernel, reads in sums:
+        # One of what another has summed is behind it.
+        made_by = [graph.values[access.value].producer for access in kernel.reads]
+        behind = [int(moved[op]) for op in (kernel.op, *made_by) if op >= 0]
+        moved[kernel.op] = max([*behind, *(last.get(read, -1) for read in reads)])
+    return moved
+
+
+def _size(graph: Graph, value: int) -> int:
+    return math.prod(graph.values[value].dims)
 
 
 def _is_late(problem: Problem, op: int) -> bool:

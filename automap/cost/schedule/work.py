@@ -60,7 +60,7 @@ class Work(NamedTuple):
     urgent_believed: np.ndarray
 
     def apart(self, n: int) -> Iterator["Work"]:
-        """The work of each of n programs, of which this is that of all (`Order.copies`)."""
+        """The work of each of n programs, of which this is that of all (`copied_order`)."""
         n_slots = len(self.kind) // n
         columns = {}
         for name, column in self._asdict().items():
@@ -85,6 +85,51 @@ class Work(NamedTuple):
 
 # Columns of `Work` that are numbers of boundaries.
 _BOUNDARIES = {"data_at", "read_at", "sum_at", "reads_sum", "made_from", "gathered_at"}
+
+
+def copied_order(order: Order, n: int, n_rows: int) -> Order:
+    """n such programs one after the other, each with a slot behind it in which nothing is done: so
+    a program has as many slots as boundaries. Of kernels each has `n_rows`.
+    """
+    last = len(order.kind)
+
+    def slots(column: np.ndarray, behind: int, step: int) -> np.ndarray:
+        return _shifted(np.append(column, behind), n, step)
+
+    return Order(
+        kind=slots(order.kind, LATE, 0),
+        op=slots(order.op, -1, 0),
+        row=slots(order.row, -1, n_rows),
+        trips=slots(order.trips, 1, 0),
+        data_at=slots(order.data_at, last, last + 1),
+        read_at=slots(order.read_at, last, last + 1),
+        merged=slots(order.merged, last, last + 1),
+        loop=np.append(_shifted(order.loop, n, last + 1), -1),
+        first=np.append(_shifted(order.first, n, last + 1), n * (last + 1)),
+        operands=_copied_places(order.operands, n, last + 1),
+        results=_copied_places(order.results, n, last + 1),
+    )
+
+
+def _copied_places(places: Places, n: int, n_slots: int) -> Places:
+    """Those of n programs, each so many slots behind the one before it."""
+    first, last = places.first[:-1], len(places.ready)
+    return Places(
+        first=np.append(_shifted(first, n, last), n * last),
+        incidences=np.tile(places.incidences, (n, 1)),
+        ready=_shifted(places.ready, n, n_slots),
+        needed=_shifted(places.needed, n, n_slots),
+        share=np.tile(places.share, n),
+        rank=np.tile(places.rank, n),
+        dtype=np.tile(places.dtype, n),
+        maker=_shifted(places.maker, n, n_slots),
+    )
+
+
+def _shifted(column: np.ndarray, n: int, step: int) -> np.ndarray:
+    """n copies of a column of numbers, each `step` more than the one before; -1 stays."""
+    shifted = column + step * np.arange(n)[:, None]
+    return np.where(column >= 0, shifted, column).ravel()
 
 
 def step_work(

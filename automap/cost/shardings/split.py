@@ -13,7 +13,7 @@ stands in the rows as n_classes + 1 + c: it has the rank of c, or infinity if c 
 (`automap.cost.shardings.imposed`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +40,13 @@ class Shardings:
     factor_of_axis: np.ndarray
     parts_of_value: np.ndarray
     parts_of_op: np.ndarray
+
+    def apart(self, n: int) -> Iterator["Shardings"]:
+        """Those of each of n points, of which these are all (`joint_shardings`)."""
+        columns = self.dim_of_axis, self.factor_of_axis, self.parts_of_value, self.parts_of_op
+        apart = [column.reshape(n, -1, *column.shape[1:]) for column in columns]
+        for number in range(n):
+            yield Shardings(self.sizes, *(column[number] for column in apart))
 
 
 def shardings(rows: Rows, n_classes: int, split_classes: SplitClasses) -> Shardings:

@@ -152,7 +152,7 @@ def _operand_traffic(
     is_repeat = clear_repeats(masks[ALL_GATHER], edges, n_bytes)
     clear_repeats(masks[ALL_TO_ALL], edges, n_bytes, target)
     gathers = gathers_by_dim(masks[ALL_GATHER], n_bytes, gathered_dim, sizes)
-    flows = [Flow(ALL_TO_ALL, masks[ALL_TO_ALL], n_bytes), *gathers]
+    flows = [Flow(ALL_TO_ALL, masks[ALL_TO_ALL], n_bytes, edges.count), *gathers]
     return entries(edges, flows), is_repeat, turned
 
 

@@ -3,10 +3,12 @@
 `automap.search.factored.barriers`   what is not allowed, as tables of 0 and infinity over the
                                      variables: broken pins, and dimensions split in too many
                                      parts
-`automap.search.factored.batches`    many points of one mesh priced at once
 `automap.search.factored.cells`      cells: what must be priced together, and which decisions
                                      it depends on
 `automap.search.factored.codes`      how the decisions of a scope split rows, axis by axis
+`automap.search.factored.copied`     the evaluator's tables put together from copies: of each
+                                     cell, and each way that its rows may be split, one of its
+                                     rows
 `automap.search.factored.eliminate`  elimination: the minimum of a sum of tables over all
                                      choices, one variable after the other
 `automap.search.factored.model`      the cost of every plan on one mesh as a sum of tables over

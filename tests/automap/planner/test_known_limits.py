@@ -24,7 +24,7 @@ def _said(dtype, rows, updates, **options):
     return [text for text in record.warnings if "additions in" in text]
 
 
-@pytest.mark.parametrize("space", ["sharding", "placement"])
+@pytest.mark.parametrize("space", ["sharding", pytest.param("placement", marks=pytest.mark.slow)])
 def test_short_floats_that_meet_at_few_numbers_are_told_with_their_place(space):
     (said,) = _said("bfloat16", 32, 2**18, space=space)
     assert "test_known_limits.py" in said

@@ -109,3 +109,41 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
     wanted = predicted_transfers(outcome, backend_for("cpu"))
     # Devices that change places for the words are not what is asked here.
     assert {t: n for t, n in compiled_bytes.items() if t.kind != "collective-permute"} == wanted
+
+
+def test_stacks_split_otherwise_outside_of_loops_are_moved_once():
+    """The layers are split in the update and cannot be in the loops: the stack of weights is moved
+    before each loop, that of their gradients after the second.
+    """
+    layers, width, batch = 8, 64, 32
+
+    def step(w, roots, x):
+        def loss(w):
+            layer = lambda h, w: (h + jnp.tanh(h @ w), None)  # noqa: E731
+            return jnp.mean(lax.scan(layer, x, w)[0] ** 2)
+
+        value, g = jax.value_and_grad(loss)(w)
+        return w - 0.1 * (roots @ g), roots, value
+
+    stack = jax.ShapeDtypeStruct((layers, width, width), "float32")
+    args = (stack, stack, jax.ShapeDtypeStruct((batch, width), "float32"))
+    workload, topology, mesh = trace_step(step, args), get_topology("cpu:8"), Mesh(("m",), (8,))
+    context = find(workload, topology, Options(mesh=mesh, preset="data-parallel")).context
+    problem = context.space.problem
+    first, hidden, _ = problem.compute_classes(problem.graph.inputs[0])
+    point = Point(
+        mesh, ((first, hidden),), ((StorageLevel.REPLICATED,) * len(context.space.leaves),)
+    )
+    estimate = context.evaluator.evaluate(context.space.split_classes(point))
+    outcome = Outcome(
+        workload=workload,
+        topology=topology,
+        context=context,
+        strategy="a test",
+        seconds=0.0,
+        best=Candidate(point, estimate, "a test"),
+    )
+    compiled = Plan.from_record(build_plan(outcome)).jit(step).lower(*args).compile()
+    compiled_bytes = compiled_transfers(compiled.as_text(), mesh)
+    assert compiled_bytes == predicted_transfers(outcome, backend_for("cpu"))
+    assert bytes_from_kinds(compiled_bytes)["all-to-all"] == 3 * layers * width * width * 4 / 8

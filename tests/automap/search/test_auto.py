@@ -75,13 +75,13 @@ def check(seed):
         assert plan.predicted.step_seconds <= min(fitting, default=math.inf)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_steps(seed):
     check(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4, 60))
+@pytest.mark.parametrize("seed", range(2, 60))
 def test_many_random_steps(seed):
     check(seed)
 

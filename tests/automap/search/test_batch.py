@@ -12,7 +12,7 @@ from automap.config import Options
 from automap.cost.evaluate import Evaluator
 from automap.planner.sharding import find
 from automap.program import trace_step
-from automap.search.factored.batches import Batches
+from automap.search.factored.copied import Batches
 from automap.search.greedy import random_point
 from automap.search.presets import price_presets
 from automap.step.rules import user_rules

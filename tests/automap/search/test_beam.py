@@ -8,7 +8,9 @@ from tests.automap.search.contexts import best_preset_seconds, search_context, s
 from tests.steps import decoder, mlp
 
 
-@pytest.mark.parametrize("sizes", [{}, {"width": 128, "hidden": 512}])
+@pytest.mark.parametrize(
+    "sizes", [{}, pytest.param({"width": 128, "hidden": 512}, marks=pytest.mark.slow)]
+)
 def test_without_limit_every_point_is_reached(sizes):
     wanted, beam_context = search_context(*mlp(**sizes)), search_context(*mlp(**sizes))
     exhaustive(wanted)

@@ -2,7 +2,7 @@
 indices against what JAX computes.
 """
 
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 import jax
 from jax import lax
 import jax.numpy as jnp
@@ -68,6 +68,7 @@ def _constants(make):
 
 
 @given(st.integers(2, 6), st.lists(st.sampled_from(sorted(STEPS)), max_size=6))
+@settings(max_examples=40)
 def test_what_is_known_is_right(size, names):
     def make():
         x = lax.iota(jnp.int32, size)

@@ -10,7 +10,7 @@ import numpy as np
 from automap.cost.evaluate import Evaluator
 from automap.cost.schedule.merging import Messages, together
 from automap.cost.schedule.order import SPARE
-from automap.cost.schedule.work import device_work, step_work
+from automap.cost.schedule.work import copied_order, device_work, step_work
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
 from automap.space.presets import PRESETS
@@ -186,7 +186,7 @@ def test_the_work_of_copies_is_that_of_each_program():
     )
     kernel_seconds = np.concatenate([priced.kernel_seconds for _, priced in alone])
     seconds = np.concatenate([priced.collective_seconds for _, priced in alone])
-    works = step_work(order.copies(3, n_rows), kernel_seconds, joint, seconds).apart(3)
+    works = step_work(copied_order(order, 3, n_rows), kernel_seconds, joint, seconds).apart(3)
     for work, (_, priced) in zip(works, alone, strict=True):
         own = step_work(order, priced.kernel_seconds, priced.collectives, priced.collective_seconds)
         for name, column in own._asdict().items():
