@@ -48,7 +48,7 @@ from hlo_tools.compiled.replay import (
 )
 from hlo_tools.errors import HloError
 from hlo_tools.graph import flatten
-from hlo_tools.module import HOST_SPACE, Computation, Groups, Instruction, Module
+from hlo_tools.module import HOST_SPACE, Computation, Groups, Instruction, Module, Shape
 from hlo_tools.opcodes import DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, JOINS_DEVICES
 from hlo_tools.read.proto import decode_module
 
@@ -158,7 +158,27 @@ def kernel_prices(
             f"allowed: GPUs and {', '.join(CLOCK_HZ)}"
         )
     cycles, clock_hz = read_cycles(data), CLOCK_HZ[topology.device.name]
-    return lambda instruction: cycles.get(instruction.name, 0) / clock_hz
+    moved = {
+        instruction.name: sum(map(shape_bytes, (instruction.shape, *operands)))
+        for instruction, operands in _with_operands(module)
+        if cycles.get(instruction.name, 0) is None
+    }
+
+    def seconds(instruction: Instruction) -> float:
+        # Of what the compiler cannot say it takes as long at least as what it reads and writes.
+        if instruction.name in moved:
+            return moved[instruction.name] / topology.device.hbm_bytes_per_s
+        return (cycles.get(instruction.name) or 0) / clock_hz
+
+    return seconds
+
+
+def _with_operands(module: Module) -> Iterator[tuple[Instruction, Sequence[Shape]]]:
+    """Each instruction with the shapes of its operands."""
+    for computation in module.computations.values():
+        shapes = {i.id: i.shape for i in computation.instructions}
+        for instruction in computation.instructions:
+            yield instruction, [shapes[number] for number in instruction.operands]
 
 
 def _host_copies(module: Module, topology: Topology) -> Mapping[str, Cost]:

@@ -1,8 +1,8 @@
 """What compilers think of each instruction of a program that they compiled, by its name.
 
 libtpu writes on each fusion, on each op that runs by itself, and on each copy that others wait for
-(into another order of dimensions, mostly) how many cycles it takes it to be; collectives and
-asynchronous copies carry none                                           -> in: `read_cycles`
+(into another order of dimensions, mostly) how many cycles it takes it to be, the greatest number
+where it cannot say; collectives and asynchronous copies carry none      -> in: `read_cycles`
 
     {"window_config": {"estimated_cycles": "45363", ...}, ...}
 
@@ -88,21 +88,28 @@ def _dot(numbers: Any) -> DotDims | None:
     return DotDims(*(tuple(int(d) for d in numbers.get(f"{n}_dimensions", ())) for n in names))
 
 
-def read_cycles(data: bytes) -> Mapping[str, int]:
-    """The cycles of one run of each instruction that has an estimate, by its name.
+_UNKNOWN_CYCLES: Final = 2**62
+"""As many are centuries: libtpu says 2^63 - 1 of softmax over 8,192 numbers as a sum over windows
+(0.0.51, 2026-11), in a fusion that runs like any other.
+"""
+
+
+def read_cycles(data: bytes) -> Mapping[str, int | None]:
+    """The cycles of one run of each instruction that has an estimate, by its name; None where the
+    compiler cannot say.
 
     Raises `HloError` for a malformed proto.
     """
     return dict(_cycles_by_name(data))
 
 
-def _cycles_by_name(data: bytes) -> Iterator[tuple[str, int]]:
+def _cycles_by_name(data: bytes) -> Iterator[tuple[str, int | None]]:
     for computation in module_message(data).computations:
         for instruction in computation.instructions:
             if b"estimated_cycles" in instruction.backend_config:
                 cycles = _cycles(instruction.backend_config)
                 if cycles is not None:
-                    yield text(instruction.name), cycles
+                    yield text(instruction.name), cycles if cycles < _UNKNOWN_CYCLES else None
 
 
 def _cycles(backend_config: bytes) -> int | None:

@@ -266,6 +266,20 @@ ENTRY %main (x: f32[8]) -> f32[64] {{
     assert step.seconds == pytest.approx(max(60 * tick, gather) + 40 * tick)
 
 
+def test_what_the_tpus_compiler_cannot_say_takes_as_long_as_its_arrays():
+    entry = f"""
+ENTRY %main (x: f32[1048576]) -> f32[1048576] {{
+  %x = f32[1048576] parameter(0)
+  %one = f32[1048576] negate(%x), backend_config={_cycles(2**63 - 1)}
+  ROOT %out = f32[1048576] abs(%one), backend_config={_cycles(40)}
+}}
+"""
+    tpus = get_topology("v5e:2x4")
+    moved = 2 * 4 * 1048576 / tpus.device.hbm_bytes_per_s
+    step = replayed_step(_program(entry), tpus, MESH)
+    assert step.seconds == pytest.approx(moved + 40 / CLOCK_HZ["v5e"])
+
+
 def test_permutes_of_opposite_directions_run_at_once():
     def ring(by):
         return ",".join(f"{{{i},{(i + by) % 16}}}" for i in range(16))

@@ -67,6 +67,11 @@ def test_cycles_are_those_of_one_run_and_copies_have_them_too():
     assert cycles == {"copied": 3, "inner": 100, "turned": 11, "out": 7}
 
 
+def test_the_greatest_number_of_cycles_is_none_that_the_compiler_knows():
+    text = PROGRAM.replace(_config(7), _config(2**63 - 1))
+    assert read_cycles(text_to_proto(text))["out"] is None
+
+
 def test_a_gzipped_proto_is_read_too():
     assert read_cycles(gzip.compress(text_to_proto(PROGRAM)))["out"] == 7
 
