@@ -33,7 +33,7 @@ results where the backend does so: what one of them reads or writes, the later o
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.fuser import Fuser, stacks_in_products
@@ -56,6 +56,9 @@ from hlo_tools.opcodes import (
     VIEWS,
 )
 
+
+_Parts: TypeAlias = dict[tuple[int, int], int]
+"""Bytes read of (a stored value, the cut of it that they are of, or itself)."""
 
 # No limit: all bytes of a value.
 _WHOLE = 1 << 62
@@ -92,14 +95,11 @@ def _each(
             continue
         if graph.unread.issuperset(op.outputs):
             continue
-        reads: dict[int, int] = {}
         # What a product makes is at hand where its kernel stacks it.
-        for position, value in enumerate(() if index in in_products else op.inputs):
-            if position == 0 and op.opcode == DYNAMIC_UPDATE_SLICE and fuser.stacks == "written":
-                continue
-            part = _part_of_operand(n_bytes, op, position)
-            for source, n_read in sources.reads(value):
-                reads[source] = max(reads.get(source, 0), min(n_read, part))
+        positions = () if index in in_products else range(len(op.inputs))
+        if op.opcode == DYNAMIC_UPDATE_SLICE and fuser.stacks == "written":
+            positions = positions[1:]
+        reads = sources.whole(sources.parts(op, positions))
         is_in_place = any(graph.varies[v] for v in op.inputs[:1])
         part = _part_of_result(n_bytes, op) if is_in_place else _WHOLE
         result.append(
@@ -333,34 +333,54 @@ class _Sources:
         self._remade = remade
         self.stored = stored
         self.n_bytes = n_bytes
-        self._bytes_by_source: list[dict[int, int]] = [{} for _ in graph.values]
+        # Of each value (stored value, the cut that it is read through or itself): bytes.
+        self._parts_by_value: list[_Parts] = [{} for _ in graph.values]
         for value, is_stored in enumerate(stored):
             if is_stored:
-                self._bytes_by_source[value] = {value: n_bytes[value]}
+                self._parts_by_value[value] = {(value, value): n_bytes[value]}
         for op in graph.ops:
             # What a contraction makes and does not store is at hand for the op that it is fused
             # with.
             if op.opcode not in CONTRACTIONS:
                 self._visit(op)
 
-    def reads(self, value: int) -> Sequence[tuple[int, int]]:
-        """(stored value, bytes read of it) to have `value`, in a fixed order."""
-        return sorted(self._bytes_by_source[value].items())
+    def parts(self, op: Op, positions: Sequence[int]) -> _Parts:
+        """What is read to have the operands of an op at these positions.
+
+        What several of them are made of is read once, but of each cut its own part. In the order of
+        the operands, which says whose memory a result takes.
+        """
+        result: _Parts = {}
+        for position in positions:
+            own = self._parts_by_value[op.inputs[position]]
+            part = _part_of_operand(self.n_bytes, op, position)
+            # Through a slice only the slice is read, however large what it is cut from is.
+            if position == 0 and op.opcode in READS_PART:
+                own = {
+                    (source, op.outputs[0]): n_read for source, n_read in self.whole(own).items()
+                }
+            for key, n_read in sorted(own.items()):
+                result[key] = max(result.get(key, 0), min(n_read, part))
+        return result
+
+    def whole(self, parts: _Parts) -> dict[int, int]:
+        """Bytes of each stored value in `parts`: several cuts of one, which may overlap, are at
+        most all of it.
+        """
+        result: dict[int, int] = {}
+        for (source, _), n_read in parts.items():
+            result[source] = min(result.get(source, 0) + n_read, self.n_bytes[source])
+        return result
 
     def _visit(self, op: Op) -> None:
         for value in op.outputs:
             if self.stored[value] or not self.graph.varies[value]:
                 continue
-            sources: dict[int, int] = {}
-            for position, operand in enumerate(op.inputs):
-                # Through a slice only the slice is read, however large what it is cut from is.
-                part = _part_of_operand(self.n_bytes, op, position)
-                for source, n_read in self._bytes_by_source[operand].items():
-                    sources[source] = max(sources.get(source, 0), min(n_read, part))
-            if self._is_kept(value, sum(sources.values())):
+            parts = self.parts(op, range(len(op.inputs)))
+            if self._is_kept(value, sum(self.whole(parts).values())):
                 self.stored[value] = True
-                sources = {value: self.n_bytes[value]}
-            self._bytes_by_source[value] = sources
+                parts = {(value, value): self.n_bytes[value]}
+            self._parts_by_value[value] = parts
 
     def _is_kept(self, value: int, source_bytes: int) -> bool:
         """Whether a value is written that each of its users could make of `source_bytes`."""

@@ -6,7 +6,8 @@ at hand. But what waits for a sum has to go through its arrays a second time: it
 kernel, in the next *pass*. With D(k) the kernels of the run that k reads a result of,
 
     pass(k) = max over j in D(k) of pass(j) + (1 if j is a reduction that ends a pass, else 0)
-    k has at hand what kernels of its own pass read or wrote                -> in: `_Passes`
+    k has at hand what kernels of its own pass read or wrote that work on as many numbers: those
+      that work on parts of an array are no kernel with others                -> in: `_Passes`
 
 Rows that a block of threads holds whole are the exception, as a softmax and a normalization have
 them from Triton: a reduction along them ends no pass for what goes on with them. A kernel of tiles
@@ -41,6 +42,7 @@ from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     BROADCAST,
+    DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
     OWN_KERNEL,
     REDUCTIONS,
@@ -77,12 +79,14 @@ class _Passes:
     graph: Graph
     tiled: frozenset[int] | None
     after: dict[int, _Group] = field(default_factory=dict)
-    at_hand: defaultdict[_Group, set[int]] = field(default_factory=lambda: defaultdict(set))
+    at_hand: defaultdict[tuple[_Group, int], set[int]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
 
     def with_at_hand(self, kernel: Kernel) -> Kernel:
         """The next kernel, whose reads of what is at hand move nothing."""
         group = self._group(kernel)
-        known = self.at_hand[group]
+        known = self.at_hand[group, _numbers(self.graph, self.graph.ops[kernel.op])]
         reads = tuple(replace(a, n_bytes=0) if a.value in known else a for a in kernel.reads)
         known.update(a.value for a in (*kernel.reads, *kernel.writes))
         current, is_tile = group
@@ -178,6 +182,12 @@ def _repeats_rows(graph: Graph, kernel: Kernel) -> bool:
         elif op.opcode in _ON_THE_WAY:
             todo.extend(op.inputs)
     return False
+
+
+def _numbers(graph: Graph, op: Op) -> int:
+    """How many numbers a kernel works on: of a stack the part that it writes."""
+    is_update = op.opcode == DYNAMIC_UPDATE_SLICE
+    return prod(graph.values[op.inputs[1]].dims if is_update else _worked_on(graph, op))
 
 
 def _worked_on(graph: Graph, op: Op) -> tuple[int, ...]:
