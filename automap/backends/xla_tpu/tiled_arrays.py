@@ -11,7 +11,9 @@ lies by rows, the last dimension minor, and so does what is computed element by 
 arrays alone                                                              -> in: `lies_by_row`
 The dimension along which a loop cuts its parts stays the major one. So do those of a batch of
 products: what it makes is matrices, and so is what is made of them element by element, whatever
-tiles of few rows or columns they leave empty                             -> in: `_major_dims`
+tiles of few rows or columns they leave empty. Of what a convolution over three dimensions makes,
+and what is pooled of that, features or the batch are minor, never a dimension of space: 16 videos
+of 32 features take four times their bytes                                -> in: `_major_dims`
 
 Operations need memory beside their operands and results                      -> in: `scratch`
 
@@ -49,6 +51,7 @@ from hlo_tools.analyses.liveness import one_number_rows
 from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
+    CONVOLUTION,
     CUSTOM_CALL,
     DOT,
     DYNAMIC_UPDATE_SLICE,
@@ -59,6 +62,7 @@ from hlo_tools.opcodes import (
     LOOP_EXIT,
     RESHAPE,
     SCATTER,
+    SELECT_AND_SCATTER,
     SORT,
     TOP_K,
     TRANSPOSE,
@@ -72,6 +76,9 @@ _MOST_IN_REGISTERS: Final = 16
 _LEAST_IN_ROW: Final = 128
 _LANES: Final = 128
 _ROWS: Final = 8
+_POOLS: Final = frozenset({"reduce-window", SELECT_AND_SCATTER})
+# Images, of two, were seen in the order that pads least (libtpu 0.0.51).
+_SPACE_IS_MAJOR: Final = 3
 """Numbers of a tile along the minor dimension, and along the one next to it."""
 
 
@@ -165,12 +172,18 @@ def _compact(
 
 
 def _major_dims(graph: Graph) -> list[frozenset[int]]:
-    """Dimensions of each value that cannot be minor: those that loops cut, and batches."""
+    """Dimensions of each value that cannot be minor: those that loops cut, batches, and those of
+    space.
+    """
     major = [frozenset[int]()] * len(graph.values)
     for op in graph.ops:
         result = op.outputs[0] if op.outputs else -1
         if op.opcode == DOT:
             major[result] = _batch_dims(graph, op)
+        elif op.opcode == CONVOLUTION:
+            major[result] = _space_dims(op)
+        elif op.opcode in _POOLS:
+            major[result] = major[op.inputs[0]]
         elif op.opcode == TRANSPOSE:
             moved = enumerate(op.instruction.dimensions)
             major[result] = frozenset(at for at, dim in moved if dim in major[op.inputs[0]])
@@ -189,6 +202,14 @@ def _major_dims(graph: Graph) -> list[frozenset[int]]:
             for value, carried in zip(op.inputs, op.outputs):
                 major[carried] = major[value]
     return major
+
+
+def _space_dims(convolution: Op) -> frozenset[int]:
+    """Dimensions of a convolution's result that its windows go along, where there are three."""
+    dims = convolution.instruction.attributes.conv
+    if dims is None or len(dims.output_spatial) < _SPACE_IS_MAJOR:
+        return frozenset()
+    return frozenset(dims.output_spatial)
 
 
 def _batch_dims(graph: Graph, product: Op) -> frozenset[int]:
