@@ -18,13 +18,7 @@ from typing import Literal
 import numpy as np
 
 from automap.backends import Backend
-from automap.cost.kernels.convolutions import (
-    LocalSizes,
-    filter_gradient_share,
-    forward_share,
-    vector_seconds,
-    winograd_tiles,
-)
+from automap.cost.kernels.convolutions import LocalSizes, library_flops, winograd_tiles
 from automap.cost.kernels.factorizations import single_seconds
 from automap.cost.kernels.on_core import (
     is_line_convolution,
@@ -93,22 +87,18 @@ def _convolution(
     flops = convolution_flops(instruction, left.dims, right.dims, result.dims)
     share, peak = device.matmul_efficiency, device.peak_flops_per_s(left.dtype)
     if dims is not None and numbers is not None and instruction.attributes.feature_group_count == 1:
-        if not has_matrix_units(device, left.dtype):
-            sizes = _sizes(instruction, dims, [s.dims for s in (left, right, result)], left.dtype)
-            works, rates = np.array([flops], float), np.array([peak * share])
-            return float(vector_seconds(works, sizes, numbers, device, rates)[0])
-        read, results = right.dims[dims.kernel_input_feature], result.dims[dims.output_feature]
-        if target == _BACKWARD_FILTER:
-            share = filter_gradient_share(read, results, numbers)
-        else:
-            ends = (results, read) if target == _BACKWARD_INPUT else (read, results)
-            share = forward_share(*ends, DTYPE_BITS[left.dtype] / 8, numbers)
+        sizes = _sizes(instruction, dims, [s.dims for s in (left, right, result)], left.dtype)
+        on_vectors = np.array([not has_matrix_units(device, left.dtype)])
+        works, rates = np.array([flops], float), np.array([peak * share])
+        # As the planner prices them.
+        work = library_flops(works, sizes, on_vectors, numbers, device, rates)
+        return float(work[0] / rates[0])
     cores = backend.core_numbers
     if cores is not None and is_line_convolution(instruction):
         work = line_work(instruction, DTYPE_BITS[left.dtype] / 8, cores)
         n_results = prod((left if target == _BACKWARD_INPUT else result).dims)
         return n_results * seconds_per_number(*work, cores, device)
-    return flops / (peak * float(share))
+    return flops / (peak * share)
 
 
 def _sizes(
