@@ -97,7 +97,10 @@ def _check_three_steps(target: Callable[[], Any], strategy: str) -> None:
     for got, wanted in zip(
         jax.tree.leaves((here, made)), jax.tree.leaves((alone, expected)), strict=True
     ):
-        np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=2e-5, atol=1e-6)
+        exact = np.asarray(wanted)
+        # Small numbers are differences of sums as large as the largest, which are rounded.
+        least = max(1e-6, 5e-5 * float(np.abs(exact).max(initial=0.0)))
+        np.testing.assert_allclose(np.asarray(got), exact, rtol=2e-5, atol=least)
     # Every task was run, on each device in the order of the simulation.
     assert sorted(run.order) == list(range(len(placement.tasks)))
     for number in placement.used:
