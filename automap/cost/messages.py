@@ -14,10 +14,16 @@ from automap.backends import Backend
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
 from automap.cost.edges.loops import whole_messages
 from automap.cost.schedule.merging import Messages
-from automap.cost.shardings import n_parts
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
-from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, KINDS, REDUCE_SCATTER
+from automap.cost.traffic.flows import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    KINDS,
+    REDUCE_SCATTER,
+    devices_over,
+)
 from automap.topology.model import Topology
 from automap.topology.spans import spans
 from hlo_tools.analyses.phases import Phase
@@ -78,7 +84,7 @@ class CollectivePrices:
         messages = collectives.n_bytes / self.backend.combine_bytes
         if self.backend.loop_messages != "all":
             return messages
-        devices = _devices(collectives.mask, sizes)
+        devices = devices_over(collectives.mask, sizes)
         return messages / np.where(collectives.kind == REDUCE_SCATTER, devices, 1)
 
     def messages(self, collectives: Collectives, sizes: tuple[int, ...]) -> Messages:
@@ -87,7 +93,7 @@ class CollectivePrices:
         trips = self._loops[2, self._edges(collectives)]
         rows = np.full(len(trips), -1)
         if believed is not None:
-            rows = believed.rows(KINDS, collectives.kind, _devices(collectives.mask, sizes))
+            rows = believed.rows(KINDS, collectives.kind, devices_over(collectives.mask, sizes))
             for mask in np.unique(collectives.mask).tolist():
                 if not self._is_within_host(mask, sizes):
                     rows[collectives.mask == mask] = -1
@@ -149,11 +155,6 @@ class CollectivePrices:
         if key not in self.costs:
             self.costs[key] = ring_scatter_cost(self.topology, sizes, _axes(mask, sizes))
         return self.costs[key]
-
-
-def _devices(mask: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
-    """How many devices are in a group over the axes of each mask."""
-    return n_parts(mask[:, None] >> np.arange(len(sizes)) & 1 != 0, sizes)
 
 
 def _axes(mask: int, sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -187,26 +187,24 @@ def _host_copies(module: Module, topology: Topology) -> Mapping[str, Cost]:
     """
     costs, host_bytes_per_s = {}, topology.device.host_bytes_per_s
     in_line = backend_for(topology.platform).host_copies == "in line"
-    for computation in module.computations.values() if host_bytes_per_s else ():
-        shape = {i.id: i.shape for i in computation.instructions}
-        for instruction in computation.instructions:
-            made, *rest = instruction.shape.elements or (instruction.shape,)
-            if instruction.opcode not in _COPIES:
-                continue
-            # The start of a copy makes (what it writes, what it reads, its state).
-            is_start = instruction.opcode == "copy-start"
-            given = rest[:1] if is_start else [shape[number] for number in instruction.operands]
-            moved = [s for s in given if s.memory_space != made.memory_space]
-            if moved:
-                is_stored = made.memory_space == HOST_SPACE
-                # A kernel may read several leaves; of a stack it reads no more than it makes of it.
-                most = max(map(shape_bytes, (made, *rest)))
-                n_bytes = sum(min(shape_bytes(each), most) for each in moved)
-                n_bytes = max(map(shape_bytes, moved)) if is_stored else n_bytes
-                link = "to the host" if is_stored else "from the host"
-                ends = (instruction.name,) if in_line else ()
-                transfer = Transfer(n_bytes / host_bytes_per_s, frozenset({link}), *ends)
-                costs[instruction.name] = Cost(transfers=(transfer,), ends=ends)
+    for instruction, operands in _with_operands(module) if host_bytes_per_s else ():
+        made, *rest = instruction.shape.elements or (instruction.shape,)
+        if instruction.opcode not in _COPIES:
+            continue
+        # The start of a copy makes (what it writes, what it reads, its state).
+        is_start = instruction.opcode == "copy-start"
+        given = rest[:1] if is_start else operands
+        moved = [s for s in given if s.memory_space != made.memory_space]
+        if moved:
+            is_stored = made.memory_space == HOST_SPACE
+            # A kernel may read several leaves; of a stack it reads no more than it makes of it.
+            most = max(map(shape_bytes, (made, *rest)))
+            n_bytes = sum(min(shape_bytes(each), most) for each in moved)
+            n_bytes = max(map(shape_bytes, moved)) if is_stored else n_bytes
+            link = "to the host" if is_stored else "from the host"
+            ends = (instruction.name,) if in_line else ()
+            transfer = Transfer(n_bytes / host_bytes_per_s, frozenset({link}), *ends)
+            costs[instruction.name] = Cost(transfers=(transfer,), ends=ends)
     return costs
 
 

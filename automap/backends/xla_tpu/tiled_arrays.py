@@ -11,9 +11,9 @@ lies by rows, the last dimension minor, and so does what is computed element by 
 arrays alone                                                              -> in: `lies_by_row`
 The dimension along which a loop cuts its parts stays the major one. So do those of a batch of
 products: what it makes is matrices, and so is what is made of them element by element, whatever
-tiles of few rows or columns they leave empty. Of what a convolution over three dimensions makes,
-and what is pooled of that, features or the batch are minor, never a dimension of space: 16 videos
-of 32 features take four times their bytes                                -> in: `_major_dims`
+tiles of few rows or columns they leave empty. Of what a convolution of images or videos
+makes, and what is pooled of that, features or the batch are minor, never a dimension of space: 16
+images of 32 features take four times their bytes                         -> in: `_major_dims`
 
 Operations need memory beside their operands and results                      -> in: `scratch`
 
@@ -76,10 +76,10 @@ _MOST_IN_REGISTERS: Final = 16
 _LEAST_IN_ROW: Final = 128
 _LANES: Final = 128
 _ROWS: Final = 8
-_POOLS: Final = frozenset({"reduce-window", SELECT_AND_SCATTER})
-# Images, of two, were seen in the order that pads least (libtpu 0.0.51).
-_SPACE_IS_MAJOR: Final = 3
 """Numbers of a tile along the minor dimension, and along the one next to it."""
+_POOLS: Final = frozenset({"reduce-window", SELECT_AND_SCATTER})
+# Sequences, of one dimension, were not looked at.
+_FEWEST_IN_SPACE: Final = 2
 
 
 def is_by_row(op: Op) -> bool:
@@ -205,9 +205,9 @@ def _major_dims(graph: Graph) -> list[frozenset[int]]:
 
 
 def _space_dims(convolution: Op) -> frozenset[int]:
-    """Dimensions of a convolution's result that its windows go along, where there are three."""
+    """Dimensions of a convolution's result that its windows go along, of images and videos."""
     dims = convolution.instruction.attributes.conv
-    if dims is None or len(dims.output_spatial) < _SPACE_IS_MAJOR:
+    if dims is None or len(dims.output_spatial) < _FEWEST_IN_SPACE:
         return frozenset()
     return frozenset(dims.output_spatial)
 

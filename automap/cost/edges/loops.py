@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap.cost.edges.table import NO_LOOP
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, LOOP_ENTER, LOOP_EXIT
 
@@ -65,11 +64,6 @@ class FilledStack(NamedTuple):
     source: int
     trips: int
     around: int
-
-    @property
-    def loop(self) -> tuple[int, int]:
-        """`EdgeKey.loop` of what is done once in each run."""
-        return (self.around, self.trips) if self.trips > 1 else NO_LOOP
 
 
 def filled_stacks(graph: Graph) -> Mapping[int, FilledStack]:

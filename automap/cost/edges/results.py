@@ -68,7 +68,8 @@ def result_edges(
         by_result, factor_sums = reduced[id(rule)]
         trips, loop = op.trip_count, (loops[index], op.trip_count)
         if index in stacks:
-            trips, loop = stacks[index].trips, stacks[index].loop
+            trips = stacks[index].trips
+            loop = stacks[index].around, trips
         for value, dims, summed in zip(op.outputs, rule.results, by_result):
             if op.opcode not in STRUCTURAL and graph.varies[value]:
                 key = EdgeKey(

@@ -25,7 +25,6 @@ as the device computes while one of its links carries a byte. What these numbers
 above, were fitted on stands in the backend's data file.    -> in: `with_rings`
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +34,7 @@ from automap.cost.kernels.roofline import off_chip
 from automap.cost.kernels.table import KernelTable
 from automap.cost.shardings import Shardings, n_parts
 from automap.cost.traffic import Collectives
-from automap.cost.traffic.flows import REDUCE_SCATTER
+from automap.cost.traffic.flows import REDUCE_SCATTER, devices_over
 from automap.topology.model import Device
 
 
@@ -68,7 +67,7 @@ def with_rings(
     entry, mask = scatters.entry[table.product_edge], scatters.mask[table.product_edge]
     n_bytes = scatters.n_bytes[table.product_edge]
     rows = np.flatnonzero(mask)
-    devices = _devices(mask[rows], sharding.sizes)
+    devices = devices_over(mask[rows], sharding.sizes)
     flops = table.flops[rows] / sharding.parts_of_op[table.op_row[rows]]
     is_long = flops * devices >= n_bytes[rows] * numbers.least_ring_flops_per_byte(device.name)
     has_enough = devices >= numbers.ring_fewest_devices
@@ -184,12 +183,4 @@ def _parts_of_operands(table: KernelTable, rows: np.ndarray, sharding: Shardings
     # `written_factors` has a bit for each factor that an operand holds; `maximum` only keeps the
     # shift legal where an axis splits none.
     is_split = table.written_factors[:, rows, None] >> np.maximum(factor, 0) & (factor >= 0)
-    return n_parts(is_split != 0, sharding.sizes)
-
-
-def _devices(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """How many devices the axes of each of `mask` have."""
-    parts = np.ones(len(mask))
-    for axis, size in enumerate(sizes):
-        parts *= np.where(mask >> axis & 1, size, 1)
-    return parts
+    return n_parts(is_split, sharding.sizes)

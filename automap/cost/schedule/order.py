@@ -67,7 +67,8 @@ class Order:
     step; `data_at` is the boundary at which what it reads has been made, but for what LATE kernels
     make, `read_at` the last one before what it makes is read; `merged` is the last slot of those
     that are one product, of others their own. `loop` [boundaries] is the slot that enters the
-    innermost loop around, -1 for none.
+    innermost loop around, -1 for none; `first` [boundaries] the boundary at which its program
+    begins, where all is ready that is given.
     """
 
     kind: np.ndarray

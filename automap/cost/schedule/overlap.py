@@ -33,31 +33,9 @@ one collective at a time.
 import numpy as np
 
 from automap.cost.schedule.closed_loops import ends_of_loops, loop_seconds, outside_closed
-from automap.cost.schedule.merging import Messages
-from automap.cost.schedule.order import ENTER, EXIT, KERNEL, Order
-from automap.cost.schedule.work import Work, step_work
-from automap.cost.traffic import Collectives
+from automap.cost.schedule.order import ENTER, EXIT, KERNEL
+from automap.cost.schedule.work import Work
 from automap.numba_jit import compiled, inner, inner_making_arrays
-
-
-def waiting_seconds(
-    order: Order,
-    kernel_seconds: np.ndarray,
-    collectives: Collectives,
-    collective_seconds: np.ndarray,
-    messages: Messages | None = None,
-    unseen_seconds: float = 0.0,
-) -> float:
-    """Seconds of a step in which the device has nothing to do but wait for collectives.
-
-    `kernel_seconds` [kernel rows] and `collective_seconds` [entries of `collectives`] are those of
-    one run. In one trip of a loop sums, and gathers, are one message as long as their `messages`
-    [entries], what each is of a full one, are at most 1; if None each goes by itself. Of a kernel
-    that takes no longer than `unseen_seconds` the scheduler thinks that it takes no time.
-    """
-    return exposed_seconds(
-        step_work(order, kernel_seconds, collectives, collective_seconds, messages, unseen_seconds)
-    )
 
 
 @compiled

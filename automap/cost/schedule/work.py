@@ -143,8 +143,9 @@ def step_work(
     """`device_work` of kernels and collectives that take so long in one run, `kernel_seconds`
     [kernel rows] and `collective_seconds` [entries of `collectives`].
 
-    Of a kernel that takes no longer than `unseen_seconds` the scheduler thinks that it takes no
-    time.
+    In one trip of a loop sums, and gathers, are one message as long as their `messages` [entries],
+    what each is of a full one, are at most 1; if None each goes by itself. Of a kernel that takes
+    no longer than `unseen_seconds` the scheduler thinks that it takes no time.
     """
     # Slots of loops have no kernel (row -1): whatever that index reads is thrown away.
     each = np.where(order.row >= 0, kernel_seconds[order.row], 0.0)

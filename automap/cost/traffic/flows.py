@@ -11,7 +11,7 @@ import numpy as np
 
 from automap.cost.collectives import KINDS as KINDS
 from automap.cost.edges import Edges
-from automap.cost.shardings import Shardings
+from automap.cost.shardings import Shardings, n_parts
 
 
 # Indices into `KINDS`: columns of numbers are compared with them.
@@ -28,6 +28,11 @@ class Flow:
     mask: np.ndarray
     n_bytes: np.ndarray
     count: np.ndarray | None = None
+
+
+def devices_over(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """How many devices are in a group over the axes of each mask, [masks]."""
+    return n_parts(mask[:, None] >> np.arange(len(sizes)) & 1, sizes)
 
 
 def edge_dims(edges: Edges, sharding: Shardings, axis: int) -> tuple[np.ndarray, ...]:

@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.cost.edges import Edges, Partials, Windows, halo_exchanges
-from automap.cost.shardings import Shardings, n_parts
+from automap.cost.shardings import Shardings
 from automap.cost.traffic.flows import (
     ALL_GATHER,
     ALL_REDUCE,
@@ -47,6 +47,7 @@ from automap.cost.traffic.flows import (
     Flow,
     clear_merged_terms,
     clear_repeats,
+    devices_over,
     dim_held,
     edge_dims,
     entries,
@@ -230,7 +231,7 @@ def _result_traffic(
     for mask in (reduced, to_scatter):
         clear_merged_terms(mask, edges, n_bytes)
     # Every device of the group has a candidate for each element of the result.
-    ranks = n_parts(partial[:, None] >> np.arange(len(sizes)) & 1 != 0, sharding.sizes)
+    ranks = devices_over(partial, sharding.sizes)
     candidates = n_bytes * np.where(edges.partials == Partials.CANDIDATES, ranks, 1)
     whole = np.where(partial != 0, candidates, edges.n_bytes / demands.stored)
     # A loop that adds up slices of what is reduced reduces it in every trip.

@@ -35,7 +35,8 @@ import numpy as np
 
 from automap.cost.edges import Copies, Edges
 from automap.cost.edges.loops import innermost_loops
-from automap.cost.shardings import Shardings, n_parts
+from automap.cost.shardings import Shardings
+from automap.cost.traffic.flows import devices_over
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import CONTRACTIONS
 
@@ -49,7 +50,7 @@ def whole_sums(
     """
     # A backend that scatters part by part has told no sizes.
     is_whole = (scattered != 0) & edges.sizes.any(axis=1)
-    devices = n_parts(_bits(scattered, sharding), sharding.sizes)
+    devices = devices_over(scattered, sharding.sizes)
     beside = np.where(is_turned(edges, sharding, scattered), (1 - 1 / devices) * n_bytes, 0.0)
     return np.where(is_whole, n_bytes, 0.0), beside
 

@@ -30,7 +30,8 @@ import numpy as np
 from automap.cost.edges import Edges
 from automap.cost.evaluate import Evaluator, Priced
 from automap.cost.profile import KernelProfile
-from automap.cost.schedule.overlap import waiting_seconds
+from automap.cost.schedule.overlap import exposed_seconds
+from automap.cost.schedule.work import step_work
 from automap.cost.shardings import Shardings, shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
@@ -252,12 +253,14 @@ class Pricer:
         kernel_seconds = np.where(
             self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.kernel_seconds
         )
-        waiting = waiting_seconds(
-            self.tables.order,
-            kernel_seconds,
-            entries,
-            collective_seconds,
-            unseen_seconds=scheduled.unseen_seconds,
+        waiting = exposed_seconds(
+            step_work(
+                self.tables.order,
+                kernel_seconds,
+                entries,
+                collective_seconds,
+                unseen_seconds=scheduled.unseen_seconds,
+            )
         )
         return waiting / busy
 

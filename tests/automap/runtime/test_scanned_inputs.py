@@ -50,6 +50,19 @@ def bytes_from_kinds(transfers):
     return total
 
 
+def planned(workload, topology, context, point):
+    """An outcome whose plan is a point."""
+    estimate = context.evaluator.evaluate(context.space.split_classes(point))
+    return Outcome(
+        workload=workload,
+        topology=topology,
+        context=context,
+        strategy="a test",
+        seconds=0.0,
+        best=Candidate(point, estimate, "a test"),
+    )
+
+
 def test_a_carry_is_not_pinned_as_what_is_scanned():
     keys = jax.random.split(jax.random.key(0), 3)
     params = {
@@ -95,15 +108,7 @@ def test_slices_of_what_is_scanned_are_pinned_in_the_body():
     batch = problem.batch_class
     whole = (StorageLevel.REPLICATED,) * len(context.space.leaves)
     point = Point(mesh, ((hidden, batch), (words, batch)), (whole, whole))
-    estimate = context.evaluator.evaluate(context.space.split_classes(point))
-    outcome = Outcome(
-        workload=workload,
-        topology=topology,
-        context=context,
-        strategy="a test",
-        seconds=0.0,
-        best=Candidate(point, estimate, "a test"),
-    )
+    outcome = planned(workload, topology, context, point)
     compiled = Plan.from_record(build_plan(outcome)).jit(step).lower(*args).compile()
     compiled_bytes = compiled_transfers(compiled.as_text(), mesh)
     wanted = predicted_transfers(outcome, backend_for("cpu"))
@@ -134,15 +139,7 @@ def test_stacks_split_otherwise_outside_of_loops_are_moved_once():
     point = Point(
         mesh, ((first, hidden),), ((StorageLevel.REPLICATED,) * len(context.space.leaves),)
     )
-    estimate = context.evaluator.evaluate(context.space.split_classes(point))
-    outcome = Outcome(
-        workload=workload,
-        topology=topology,
-        context=context,
-        strategy="a test",
-        seconds=0.0,
-        best=Candidate(point, estimate, "a test"),
-    )
+    outcome = planned(workload, topology, context, point)
     compiled = Plan.from_record(build_plan(outcome)).jit(step).lower(*args).compile()
     compiled_bytes = compiled_transfers(compiled.as_text(), mesh)
     assert compiled_bytes == predicted_transfers(outcome, backend_for("cpu"))

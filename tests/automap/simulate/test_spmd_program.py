@@ -8,7 +8,8 @@ from functools import cache
 import pytest
 
 from automap.cost.evaluate import Evaluator
-from automap.cost.schedule.overlap import waiting_seconds
+from automap.cost.schedule.overlap import exposed_seconds
+from automap.cost.schedule.work import step_work
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
 from automap.simulate.region import NodeKind
@@ -95,11 +96,13 @@ def test_beside_kernels_the_simulated_step_is_near_the_predicted_one(name, topol
         step = simulate_spmd(program, "cuda").timeline.makespan_seconds
         assert max(compute, busy) * (1 - 1e-9) <= step <= (compute + busy) * (1 + 1e-9)
         # The simulator sends each tensor by itself, as the walk does where nothing goes together.
-        waiting = waiting_seconds(
-            evaluator.tables.order,
-            priced.kernel_seconds,
-            priced.collectives,
-            priced.collective_seconds,
+        waiting = exposed_seconds(
+            step_work(
+                evaluator.tables.order,
+                priced.kernel_seconds,
+                priced.collectives,
+                priced.collective_seconds,
+            )
         )
         assert step == pytest.approx(compute + waiting, rel=0.2, abs=ONE_MESSAGE_SECONDS)
 

@@ -1,4 +1,4 @@
-"""Arrays of convolutions over three dimensions: memory that libtpu 0.0.51 says for v5e."""
+"""Arrays of convolutions of images and videos: memory that libtpu 0.0.51 says for v5e."""
 
 import jax
 from jax import lax
@@ -14,21 +14,33 @@ from tests.steps import problem_of
 
 
 def _gradients(x, first, second):
+    space = "HW" if x.ndim == 4 else "DHW"
+
     def loss(first, second):
         h = x
         for kernel in (first, second):
-            dims = ("NDHWC", "DHWIO", "NDHWC")
-            h = lax.conv_general_dilated(h, kernel, (1, 1, 1), "SAME", dimension_numbers=dims)
+            dims = (f"N{space}C", f"{space}IO", f"N{space}C")
+            strides = (1,) * len(space)
+            h = lax.conv_general_dilated(h, kernel, strides, "SAME", dimension_numbers=dims)
             h = jax.nn.relu(h)
         return (h**2).mean()
 
     return jax.grad(loss, argnums=(0, 1))(first, second)
 
 
-# MiB of temporaries and arguments: an array of 32 features is 128 MiB, and 512 in memory.
-@pytest.mark.parametrize(("features", "compiled"), [(3, 1088 + 12), (32, 1280 + 128)])
-def test_few_features_take_tiles_of_their_own(features, compiled):
-    shapes = (16, 16, 64, 64, features), (3, 3, 3, features, 32), (3, 3, 3, 32, 32)
+# MiB of temporaries and arguments: an array of 32 features takes four times its bytes.
+@pytest.mark.parametrize(
+    ("images", "features", "compiled"),
+    [
+        ((8, 256, 256, 32), 32, 576),
+        ((64, 112, 112, 64), 64, 1009),
+        ((16, 16, 64, 64, 3), 32, 1088 + 12),
+        ((16, 16, 64, 64, 32), 32, 1280 + 128),
+    ],
+)
+def test_few_features_take_tiles_of_their_own(images, features, compiled):
+    taps = (3,) * (len(images) - 2)
+    shapes = images, (*taps, images[-1], features), (*taps, features, features)
     problem = problem_of(_gradients, tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes))
     space, topology = Space(problem), get_topology("v5e:2x2")
     evaluator = Evaluator(build_tables(problem, "tpu"), problem.n_classes, topology)
