@@ -4,6 +4,8 @@
                 attention's products of heads of 64
     rows        softmax with and without masks, and its gradients; norms; cross entropies; sums
     columns     sums over rows and volumes, normalization by batch
+    vectors     element by element, sums, casts, an update, of 2^13 to 2^26 numbers
+    outer       sums of what is computed and never stored
     scatters    additions to a table, at indices that are all the same, in runs, or drawn
 
 `scripts.measure_kernels` measures them, `scripts.compare_kernels` holds predictions against that.
@@ -178,6 +180,54 @@ def columns() -> Iterator[KernelCase]:
         yield _case("batch norm, gradient", sizes, gradient, images, scale, scale, images)
 
 
+def _adam(p: Array, m: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
+    m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+    return p - 0.001 * m / (jnp.sqrt(v) + 1e-8), m, v
+
+
+def vectors() -> Iterator[KernelCase]:
+    """Arrays of rows of 256."""
+    for numbers in (2**13, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26):
+        dims = (numbers // 256, 256)
+        for dtype in (F32, BF):
+            array, sizes = (dims, dtype), f"{numbers} {jnp.dtype(dtype).name}"
+            yield _case("scaled", sizes, lambda x: x * 2 + 1, array)
+            yield _case("sum of two", sizes, lambda x, y: x * 2 + y, array, array)
+            yield _case("GELU", sizes, jax.nn.gelu, array)
+            yield _case("gated", sizes, lambda x, y: jax.nn.silu(x) * y, array, array)
+            yield _case("two results", sizes, lambda x: (x * 2 + 1, jnp.tanh(x)), array)
+            yield _case("sines", sizes, jnp.sin, array)
+            yield _case("exponentials, rows", sizes, lambda x: jnp.exp(_wide(x)).sum(-1), array)
+            yield _case("exponentials, columns", sizes, lambda x: jnp.exp(_wide(x)).sum(0), array)
+            yield _case("sum of squares", sizes, lambda x: jnp.square(_wide(x)).sum(), array)
+            yield _case("dropout", sizes, _dropout, array, (dims, bool))
+        yield _case("Adam", f"{numbers}", _adam, *[(dims, F32)] * 4)
+        yield _case("cast", f"{numbers}", lambda x: x.astype(BF), (dims, F32))
+
+
+def _wide(x: Array) -> Array:
+    return x.astype(F32)
+
+
+def _dropout(x: Array, kept: Array) -> Array:
+    return jnp.where(kept, x * 1.1, 0).astype(x.dtype)
+
+
+def outer() -> Iterator[KernelCase]:
+    """Of rows and a matrix: [rows, size] and [size, size] numbers, summed over one size."""
+    for rows, size in ((16, 128), (16, 256), (64, 256), (64, 512), (128, 512)):
+        x, y, sizes = ((rows, size), F32), ((size, size), F32), f"{rows} x {size} x {size}"
+        yield _case("sums of outer", sizes, lambda x, y: (x[:, :, None] + y).sum(1), x, y)
+        yield _case("maxima of outer", sizes, lambda x, y: (x[:, :, None] + y).max(1), x, y)
+        yield _case("log-sums of outer", sizes, _log_sums, x, y)
+        yield _case("distances", sizes, lambda x, y: jnp.square(x[:, None] - y).sum(-1), x, y)
+        yield _case("counts", sizes, lambda x, y: (x[:, None] < y).sum(-1), x, y)
+
+
+def _log_sums(x: Array, y: Array) -> Array:
+    return jax.nn.logsumexp(x[:, :, None] + y, axis=1)
+
+
 _SCATTERS: Final = (
     *((1, 1, 256), (1, 1, 1024), (1, 1, 4096), (1, 1, 16384), (8, 1, 8192), (64, 1, 65536)),
     *((1024, 1, 2**16), (1024, 1, 2**18), (32, 12, 1024), (32, 12, 16384), (32, 64, 4096)),
@@ -235,4 +285,4 @@ def _positions(length: int) -> Callable[[Array, Array], Array]:
     return lambda table, g: jax.vjp(bias, table)[1](g)[0]
 
 
-CASES: Final = (*products(), *rows(), *columns(), *scatters())
+CASES: Final = (*products(), *rows(), *columns(), *scatters(), *vectors(), *outer())

@@ -71,6 +71,12 @@ class Backend:
                         parameters too
     column_sums         whether all of a device sums over rows, or a block of threads for each few
                         columns (`automap.cost.kernels.column_sums`)
+    launches            whether every array that a fused kernel makes takes the time of a launch, as
+                        kernels of their own do, or only the first of each kernel; scalars take none
+                        then, as a core of their own computes them
+    registers           whether numbers that kernels sum, or write as two bytes, go through
+                        registers in a pass that takes as long as the memory does for four bytes
+                        (`automap.cost.kernels.beside_memory`), or take no time beside it
     orders              whether sorts, top-k and sums over windows take what they read and write, or
                         go through the memory of the cores (`automap.cost.kernels.on_core`)
     convolutions        whether the matrix unit computes them as it does products, or a library does
@@ -134,6 +140,8 @@ class Backend:
     collectives: Literal["in line", "beside kernels"]
     combines: Literal["sums", "sums and gathers"]
     column_sums: Literal["by all", "by blocks"]
+    launches: Literal["of arrays", "of kernels"]
+    registers: Literal["one pass", "no time"]
     orders: Literal["by memory", "on cores"]
     convolutions: Literal["as products", "by a library"]
     unaligned_products: Literal["as others", "slower"]

@@ -21,7 +21,7 @@ from automap.jaxpr.blocks import Block, BlockGroup, n_bytes
 from automap.jaxpr.sites import parse_site
 from automap.program.trace import Workload
 from automap.space.point import SplitClasses
-from hlo_tools.analyses.fuser import made_in_products
+from hlo_tools.analyses.product_kernels import made_in_products
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ def _tpu(
         memory_efficiency=0.8,
         launch_seconds=1e-6,
         on_chip_bytes=vmem_mib * 2**20,
-        class_efficiency=(("reduce", 0.4), ("copy", copies[0]), ("turn", copies[1])),
+        class_efficiency=(("copy", copies[0]), ("turn", copies[1])),
         matmul_tile=tile,
         cores=cores,
         host_bytes_per_s=host_gb_per_s * 1e9,

@@ -24,6 +24,7 @@
 `hlo_tools.analyses.passes`       what kernels that are fused read once, and which hold rows whole
 `hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward
                                   pass, which the update
+`hlo_tools.analyses.product_kernels`  what the kernel of a product computes besides it
 `hlo_tools.analyses.regions`      regions: the part of a linkage group around its weights,
                                   where the group can be split and nowhere else
 `hlo_tools.analyses.roles`        roles of the step's inputs: parameter, optimizer state, other

@@ -15,8 +15,13 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One op that runs by itself: stored values read and written."""
+    """One op that runs by itself: stored values read and written.
+
+    `joins` is whether it is one kernel with others before it, of which it has some of what it
+    reads at hand.
+    """
 
     op: int
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
+    joins: bool = False

@@ -36,8 +36,9 @@ from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from hlo_tools.analyses.accesses import Access, Kernel
-from hlo_tools.analyses.fuser import Fuser, stacks_in_products
+from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.passes import share_reads
+from hlo_tools.analyses.product_kernels import at_hand, is_done_by_product, stacks_in_products
 from hlo_tools.graph import DTYPE_BITS, PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
@@ -85,27 +86,32 @@ def _each(
             fuse = _fuse_sum if fuser.products == "summed" else _fuse_product
             fuse(graph, stored, op.outputs[0])
     sources = _Sources(graph, stored, n_bytes, fuser.remade)
-    in_products = stacks_in_products(graph, fuser)
+    in_products, by_products = stacks_in_products(graph, fuser), at_hand(graph, fuser)
     result, rounded = list[Kernel](), set[int]()
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
             result.extend(_prepared(graph, index, n_bytes, rounded))
         written = [v for v in op.outputs if sources.stored[v]]
-        if op.opcode in STRUCTURAL or not (written or fuser.runs_apart(op)):
+        if op.opcode in STRUCTURAL or not (written or fuser.runs_apart(graph, op)):
             continue
         if graph.unread.issuperset(op.outputs):
             continue
         # What a product makes is at hand where its kernel stacks it.
         positions = () if index in in_products else range(len(op.inputs))
-        if op.opcode == DYNAMIC_UPDATE_SLICE and fuser.stacks == "written":
+        if op.opcode == DYNAMIC_UPDATE_SLICE and fuser.stacks != "read and written":
             positions = positions[1:]
         reads = sources.whole(sources.parts(op, positions))
+        is_joined = index in in_products or is_done_by_product(op, by_products)
         is_in_place = any(graph.varies[v] for v in op.inputs[:1])
         part = _part_of_result(n_bytes, op) if is_in_place else _WHOLE
         result.append(
             Kernel(
                 op=index,
-                reads=tuple(Access(source, n_read) for source, n_read in reads.items()),
+                reads=tuple(
+                    Access(source, 0 if is_joined and source in by_products else n_read)
+                    for source, n_read in reads.items()
+                ),
+                joins=is_joined,
                 # What is scattered into zeros writes all of them first.
                 writes=tuple(Access(v, min(part, n_bytes[v])) for v in written),
             )
@@ -224,7 +230,7 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             # inside.
             for value in (*op.inputs, *op.outputs):
                 stored[value] = graph.varies[value] and value not in graph.unread
-        elif fuser.runs_apart(op):
+        elif fuser.runs_apart(graph, op):
             copied = _parts_of_stacks(graph, op) if fuser.slices == "copied" else ()
             for value in (*op.outputs, *copied):
                 stored[value] = True

@@ -64,20 +64,24 @@ def share_reads(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Iterat
     for run in fused_runs(graph, kernels):
         if graph.ops[run[0].op].opcode in OWN_KERNEL:
             yield from run
-        else:
-            tiled = tiled_reductions(graph, run) if fuser.sums == "end a pass" else None
-            yield from map(_Passes(graph, tiled).with_at_hand, run)
+            continue
+        in_tiles = fuser.sums == "end a pass but in tiles"
+        passes = _Passes(graph, tiled_reductions(graph, run) if in_tiles else frozenset())
+        for kernel in run:
+            is_stack = graph.ops[kernel.op].opcode == DYNAMIC_UPDATE_SLICE
+            is_apart = is_stack and fuser.stacks == "written apart"
+            yield kernel if is_apart else passes.with_at_hand(kernel)
 
 
 @dataclass
 class _Passes:
-    """The passes of a run, kernel by kernel; without `tiled` there is one.
+    """The passes of a run, kernel by kernel; the sums `tiled` end none, as tiles hold their rows.
 
     `after` is the first pass that may read a value of the run, and whether tiles hold it.
     """
 
     graph: Graph
-    tiled: frozenset[int] | None
+    tiled: frozenset[int]
     after: dict[int, _Group] = field(default_factory=dict)
     at_hand: defaultdict[tuple[_Group, int], set[int]] = field(
         default_factory=lambda: defaultdict(set)
@@ -87,22 +91,22 @@ class _Passes:
         """The next kernel, whose reads of what is at hand move nothing."""
         group = self._group(kernel)
         known = self.at_hand[group, _numbers(self.graph, self.graph.ops[kernel.op])]
+        joins = any(self.graph.values[a.value].dims and a.value in known for a in kernel.reads)
         reads = tuple(replace(a, n_bytes=0) if a.value in known else a for a in kernel.reads)
         known.update(a.value for a in (*kernel.reads, *kernel.writes))
         current, is_tile = group
         is_sum = self.graph.ops[kernel.op].opcode in REDUCTIONS
         if is_tile and not is_sum:
             known.clear()  # the next array is another kernel's
-        ends = self.tiled is not None and is_sum and not is_tile
-        self.after.update((a.value, (current + ends, is_tile)) for a in kernel.writes)
-        return replace(kernel, reads=reads)
+        self.after.update(
+            (a.value, (current + (is_sum and not is_tile), is_tile)) for a in kernel.writes
+        )
+        return replace(kernel, reads=reads, joins=joins or kernel.joins)
 
     def _group(self, kernel: Kernel) -> _Group:
         given = [self.after[a.value] for a in kernel.reads if a.value in self.after]
         is_sum = self.graph.ops[kernel.op].opcode in REDUCTIONS
-        is_tile = kernel.op in (self.tiled or ()) or (
-            not is_sum and any(in_tile for _, in_tile in given)
-        )
+        is_tile = kernel.op in self.tiled or (not is_sum and any(in_tile for _, in_tile in given))
         # What tiles have summed others have to wait for.
         waits = (number + (in_tile and not is_tile) for number, in_tile in given)
         return max(waits, default=0), is_tile

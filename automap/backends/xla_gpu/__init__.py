@@ -126,7 +126,7 @@ XLA_GPU: Final = Backend(
         lookups="fused",
         # What a product would load must be no larger than its operand (gemm_fusion.cc).
         casts="widening",
-        sums="end a pass",
+        sums="end a pass but in tiles",
         stacks="written",
     ),
     protocols=NCCL,
@@ -140,6 +140,8 @@ XLA_GPU: Final = Backend(
     collectives="beside kernels",
     combines="sums and gathers",
     column_sums="by blocks",
+    launches="of arrays",
+    registers="no time",
     orders="on cores",
     convolutions="by a library",
     unaligned_products="slower",

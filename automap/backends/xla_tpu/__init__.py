@@ -23,13 +23,18 @@ LIBTPU: Final = FittedFile(
 
 # Elementwise producers are computed while they feed the matrix unit.
 _FUSER: Final = Fuser(
-    loads=OWN_KERNEL - CONTRACTIONS, results="several", products="fused", tables="whole"
+    loads=OWN_KERNEL - CONTRACTIONS,
+    results="several",
+    products="fused",
+    tables="whole",
+    stacks="written apart",
+    updates="compared",
 )
 EFFECTS: Final = (
     RowLayoutEffect(),
     FewRowsEffect(),
     FourierEffect(),
-    NarrowResultEffect(_FUSER),
+    NarrowResultEffect(),
 )
 
 XLA_TPU: Final = Backend(
@@ -47,6 +52,8 @@ XLA_TPU: Final = Backend(
     collectives="in line",
     combines="sums and gathers",
     column_sums="by all",
+    launches="of kernels",
+    registers="one pass",
     orders="by memory",
     convolutions="as products",
     unaligned_products="as others",

@@ -42,6 +42,7 @@ import numpy as np
 
 from automap.backends import Backend, ConvolutionNumbers, TileNumbers, backend_for
 from automap.backends.effects import KernelWork
+from automap.cost.kernels.beside_memory import with_launches
 from automap.cost.kernels.column_sums import limit_by_blocks
 from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flops
 from automap.cost.kernels.matrix_tiles import FactorSizes, padding
@@ -119,8 +120,12 @@ class Roofline:
         return np.maximum(flops / peaks, memory)
 
     def _launched(self, busy: np.ndarray) -> np.ndarray:
-        return np.maximum(
-            busy + self._backend.launch_gap_seconds, self.topology.device.launch_seconds
+        return with_launches(
+            busy,
+            self.kernels.is_launched,
+            self.kernels.kernel_class == OP_CLASSES.index("product"),
+            self._backend,
+            self.topology.device.launch_seconds,
         )
 
     def _busy(self, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ import numpy as np
 from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKernels
 from automap.cost.kernels.additions import Addition, Additions, addition
+from automap.cost.kernels.beside_memory import is_launched, register_pass
 from automap.cost.kernels.column_sums import ColumnSum, ColumnSums, column_sums
 from automap.cost.kernels.convolutions import Convolution, Convolutions, library_convolution
 from automap.cost.kernels.factorizations import (
@@ -53,8 +54,10 @@ class KernelTable:
     sizes of the factors that a dot sums over, and of those of the last dimension of its result with
     what lies beside them; of a convolution's groups of single features; 1 for all others. `groups`
     are those of convolutions. `is_fill` is whether a kernel writes the zeros that a loop begins
-    with (`automap.cost.kernels.loop_fills`). `near_bytes` [accesses]: those of the whole value over
-    its claim to the memory on the chip; 0 if it has none. `efficiency` is the fraction of the peak
+    with (`automap.cost.kernels.loop_fills`), `is_launched` whether it takes a launch of its own
+    (`automap.backends.Backend.launches`). `near_bytes` [accesses]: those of the whole value over
+    its claim to the memory on the chip; 0 if it has none, or gains nothing there
+    (`automap.cost.kernels.beside_memory`). `efficiency` is the fraction of the peak
     that a user stated of a kernel; 0 is the device's own. `effects` are the tables of the backend's
     effects (`automap.backends.effects`), `column_sums` the sums over rows that kernels are part of,
     `on_core` what they do within the cores, `convolutions` those that a library computes,
@@ -78,6 +81,7 @@ class KernelTable:
     cut_dims: np.ndarray
     kernel_class: np.ndarray
     is_fill: np.ndarray
+    is_launched: np.ndarray
     is_strided: np.ndarray
     side_sizes: np.ndarray
     groups: GroupTiles
@@ -116,6 +120,7 @@ class _Key:
     operands: tuple[Operand, Operand]
     kernel_class: OpClass
     is_fill: bool
+    is_launched: bool
     is_strided: bool
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     sizes: tuple[int, ...]
@@ -164,18 +169,19 @@ def kernel_table(
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     operands = Operands(problem.graph, n_bytes, numbers)
 
-    def access_key(access: Access) -> tuple[int, int, int]:
-        """(value row, bytes, bytes over the claim to the chip's memory)."""
-        value = access.value
-        near = round(n_bytes[value] / claims[value]) if claims[value] else 0
-        return rows[value], access.n_bytes, near
+    def access_key(access: Access, claim: float) -> tuple[int, int, int]:
+        """(value row, bytes, bytes over the claim to the chip's memory, where it helps)."""
+        near = round(n_bytes[access.value] / claim) if claim else 0
+        return rows[access.value], access.n_bytes, near
 
     program = TracedKernels(problem, kernels, rows, numbers)
+    has_passes = backend.registers == "one pass"
     by_blocks, strided = _sums_by_blocks(problem, kernels, backend)
     touched = [effect.uses(program) for effect in backend.effects]
     # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
         uses = [by_kernel[number] for by_kernel in touched]
+        passed = register_pass(problem.graph, kernel, n_bytes) if has_passes else ()
         accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
         # A cell of a search has the rows of all that its kernels access: of what decides how
         # arrays lie, too.
@@ -199,6 +205,7 @@ def kernel_table(
             else _NOTHING,
             _kernel_class(problem, op, kernel),
             is_fill(problem.graph, kernel),
+            backend.launches == "of arrays" or is_launched(problem.graph, kernel),
             kernel.op in strided,
             sides[id(rule)],
             # Sizes would tell kernels apart that no tile rounds: only where a side has factors.
@@ -206,7 +213,13 @@ def kernel_table(
             executed_flops(problem.graph, op, rule, backend),
             0.0 if rule.work is None else rule.work.efficiency,
             int(problem.phases[kernel.op]),
-            tuple(access_key(a) for a in accessed),
+            (
+                *(
+                    access_key(a, 0 if product is None and a in kernel.reads else claims[a.value])
+                    for a in accessed
+                ),
+                *(access_key(a, 0) for a in passed),
+            ),
             tuple(_effect_key(use, accessed) for use in uses),
             by_blocks[number],
             *_special_work(problem.graph, op, rule, shape, backend),
@@ -256,6 +269,7 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         cut_dims=_operand_field(keys, "cut_dims"),
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         is_fill=np.array([k.is_fill for k in keys], bool),
+        is_launched=np.array([k.is_launched for k in keys], bool),
         is_strided=np.array([k.is_strided for k in keys], bool),
         side_sizes=side_sizes,
         groups=GroupTiles.build(

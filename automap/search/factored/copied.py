@@ -203,6 +203,7 @@ class CopiedCells:
             "product_sizes",
             "kernel_class",
             "is_fill",
+            "is_launched",
             "is_strided",
             "flops",
             "efficiency",

@@ -82,8 +82,11 @@ def test_two_arrays_of_a_tile_are_two_kernels():
     assert _arrays_moved(both, 2) == (3, 2)
 
 
-def test_elsewhere_what_was_summed_is_at_hand():
-    assert _arrays_moved(_columns_normalized, 1, "tpu")[0] == 1
+@pytest.mark.parametrize(
+    ("step", "read"), [(_columns_normalized, 2), (_normalized, 3), (_softmax, 3), (_guarded, 2)]
+)
+def test_a_tpu_reads_again_what_waits_for_any_sum(step, read):
+    assert _arrays_moved(step, 1, "tpu")[0] == read
 
 
 BATCH, HEADS, LENGTH = 4, 8, 1024

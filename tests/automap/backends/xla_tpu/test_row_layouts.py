@@ -164,7 +164,7 @@ def test_what_is_turned_takes_its_time():
     device = replace(V5E.device, on_chip_bytes=0)
     turned = 4 * (100_000 * 128 + 100_096 * 32)
     expected = turned / (device.hbm_bytes_per_s * dict(device.class_efficiency)["turn"])
-    for tile, seconds in ((128, expected), (1, device.launch_seconds)):
+    for tile, seconds in ((128, expected), (1, backend_for("tpu").launch_gap_seconds)):
         topology = replace(V5E, device=replace(device, matmul_tile=tile))
         kernel_seconds = (
             Evaluator(tables, problem.n_classes, topology).price_point(split_classes).kernel_seconds

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from automap.backends import backend_for
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.space.space import Space
@@ -11,6 +12,8 @@ from tests.steps import problem_of
 
 
 FLOPS_PER_S, BYTES_PER_S = 1e12, 1e9
+# Beside what a TPU's kernels move, but for products.
+TPU_GAP_SECONDS = backend_for("tpu").launch_gap_seconds
 # Nothing is rounded up, kept on the chip or launched for free: the roofline alone.
 PLAIN = {
     "hbm_bytes_per_s": BYTES_PER_S,

@@ -1,0 +1,135 @@
+"""What the kernel of a product computes besides it, where a backend fuses products with what
+follows and kernels have several results.
+
+Such a kernel has its product's result at hand, part by part, and with it
+
+    element     what is computed of the result element by element, with other operands that are
+                there before: inputs, what loops carry, and parts and broadcasts of these
+    sums        over whatever dimensions, of that; what waits for a sum needs all of it first
+    maxima      of whole rows of float32 numbers, up to `_LONGEST_ROW` of them: a softmax goes on
+                with these in the same kernel, up to the sum of its exponentials
+
+What lies in another order of dimensions needs all of the product's result, too.
+
+Sums and maxima were read from libtpu's programs (2026-11-28, v5e: attention's scores of 128 to
+8,192 positions in bfloat16 and float32, plain, scaled, biased and masked; normalizations of 256 to
+4,096 features; cross entropies of 8,192 to 50,304 words): rows of 4,096 numbers stay in the kernel,
+of 6,144 they do not. Of float32 scores with an array of biases or a mask given from outside they do
+not either, which is not told apart here. What is computed element by element and stored is written
+by the kernel of the product, as Adam's three results are by that of a gradient.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from hlo_tools.analyses.fuser import Fuser
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import (
+    BROADCAST,
+    CONTRACTIONS,
+    DYNAMIC_UPDATE_SLICE,
+    ELEMENTWISE,
+    REDUCTIONS,
+    RESHAPE,
+    STRUCTURAL,
+    VIEWS,
+)
+
+
+_LONGEST_ROW: Final = 4096
+_THERE, _BY_PRODUCT, _APART = range(3)
+_SPREADS: Final = ELEMENTWISE | {BROADCAST, RESHAPE}
+
+
+def stacks_in_products(graph: Graph, fuser: Fuser) -> frozenset[int]:
+    """The numbers of ops that put into a stack what a product's kernel makes, as part of it."""
+    made = made_in_products(graph, fuser)
+    return frozenset(
+        index
+        for index, op in enumerate(graph.ops)
+        if op.opcode == DYNAMIC_UPDATE_SLICE and made[op.inputs[1]]
+    )
+
+
+def made_in_products(graph: Graph, fuser: Fuser) -> list[bool]:
+    """Whether each value is a result that a product's kernel may hand on: what the product makes,
+    or what is computed of it element by element.
+
+    Not what is summed itself, which the kernel of the product does instead.
+    """
+    made = _made(graph, fuser)
+    summed = _summed(graph, made)
+    return [kind == _BY_PRODUCT and value not in summed for value, kind in enumerate(made)]
+
+
+def at_hand(graph: Graph, fuser: Fuser) -> frozenset[int]:
+    """The values that products' kernels have at hand, those that they sum among them."""
+    made = _made(graph, fuser)
+    return frozenset(value for value, kind in enumerate(made) if kind == _BY_PRODUCT)
+
+
+def is_done_by_product(op: Op, values: frozenset[int]) -> bool:
+    """Whether an op whose result is stored is one more result of a product's kernel: a sum of the
+    `values` that such kernels have at hand, or what is computed of them element by element.
+    """
+    if op.opcode in REDUCTIONS:
+        return op.inputs[0] in values
+    return op.opcode in ELEMENTWISE and op.outputs[0] in values
+
+
+def _made(graph: Graph, fuser: Fuser) -> list[int]:
+    """Of each value whether it is there before, made in a product's kernel, or by another."""
+    made = [_THERE] * len(graph.values)
+    if fuser.products != "fused" or fuser.results != "several":
+        return made
+    maxima: set[int] = set()
+    for op in graph.ops:
+        if op.opcode in STRUCTURAL:
+            continue
+        latest = max((made[v] for v in op.inputs), default=_THERE)
+        if op.opcode in CONTRACTIONS:
+            latest = _BY_PRODUCT
+        elif latest == _BY_PRODUCT and _is_of_maxima(graph, op, maxima):
+            maxima.update(op.outputs)
+        elif op.opcode not in ELEMENTWISE and not _keeps_dims(graph, op):
+            is_view = op.opcode in VIEWS or op.opcode == RESHAPE
+            latest = _THERE if is_view and latest == _THERE else _APART
+        for value in op.outputs:
+            made[value] = latest if graph.varies[value] else _THERE
+    return made
+
+
+def _is_of_maxima(graph: Graph, op: Op, maxima: set[int]) -> bool:
+    """Whether an op takes the maxima of rows, or spreads such `maxima` over the rows again."""
+    if op.opcode in _SPREADS and any(v in maxima for v in op.inputs):
+        return all(v in maxima or not graph.varies[v] for v in op.inputs)
+    if op.opcode not in REDUCTIONS or op.instruction.attributes.combiner != "maximum":
+        return False
+    rows = graph.values[op.inputs[0]]
+    is_of_rows = tuple(op.instruction.dimensions) == (len(rows.dims) - 1,)
+    return rows.dtype == "f32" and is_of_rows and rows.dims[-1] <= _LONGEST_ROW
+
+
+def _summed(graph: Graph, made: Sequence[int]) -> set[int]:
+    """Of what products make, what a reduction takes, and all that is computed of that element by
+    element, before the reduction or beside it.
+    """
+    summed: set[int] = set()
+    by_element = [op for op in graph.ops if op.opcode not in CONTRACTIONS]
+    for op in reversed(by_element):
+        if op.opcode in REDUCTIONS or any(v in summed for v in op.outputs):
+            summed.update(v for v in op.inputs if made[v] == _BY_PRODUCT)
+    for op in by_element:
+        if any(v in summed for v in op.inputs):
+            summed.update(v for v in op.outputs if made[v] == _BY_PRODUCT)
+    return summed
+
+
+def _keeps_dims(graph: Graph, op: Op) -> bool:
+    """Whether a reshape only adds or drops dimensions of one element."""
+    if op.opcode != RESHAPE:
+        return False
+    before, after = (
+        [d for d in graph.values[v].dims if d > 1] for v in (op.inputs[0], op.outputs[0])
+    )
+    return before == after
