@@ -164,24 +164,18 @@ def kernel_table(
     rows, claims = row_of_value.tolist(), on_chip_claims(problem, numbers.loop_claim)
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
-    counts: list[int] = []
-    row_of_kernel: list[int] = []
+    counts, row_of_kernel = list[int](), list[int]()
     sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     operands = Operands(problem.graph, n_bytes, numbers)
 
-    def access_key(access: Access, claim: float) -> tuple[int, int, int]:
-        """(value row, bytes, bytes over the claim to the chip's memory, where it helps)."""
-        near = round(n_bytes[access.value] / claim) if claim else 0
-        return rows[access.value], access.n_bytes, near
-
+    near = [round(n / claim) if claim else 0 for n, claim in zip(n_bytes, claims, strict=True)]
     program = TracedKernels(problem, kernels, rows, numbers)
-    has_passes = backend.registers == "one pass"
     by_blocks, strided = _sums_by_blocks(problem, kernels, backend)
+    has_passes = backend.registers == "one pass"
     touched = [effect.uses(program) for effect in backend.effects]
     # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
         uses = [by_kernel[number] for by_kernel in touched]
-        passed = register_pass(problem.graph, kernel, n_bytes) if has_passes else ()
         accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
         # A cell of a search has the rows of all that its kernels access: of what decides how
         # arrays lie, too.
@@ -194,6 +188,9 @@ def kernel_table(
         shape = executed_shape(shape, op, rule, backend)
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
+        passed = register_pass(problem.graph, kernel, n_bytes) if has_passes else ()
+        # Of what is there before, the memory on the chip helps products alone.
+        held = kernel.writes if product is None else accessed
         key = _Key(
             ops[kernel.op],
             shape,
@@ -213,12 +210,9 @@ def kernel_table(
             executed_flops(problem.graph, op, rule, backend),
             0.0 if rule.work is None else rule.work.efficiency,
             int(problem.phases[kernel.op]),
-            (
-                *(
-                    access_key(a, 0 if product is None and a in kernel.reads else claims[a.value])
-                    for a in accessed
-                ),
-                *(access_key(a, 0) for a in passed),
+            tuple(
+                (rows[a.value], a.n_bytes, near[a.value] if a in held else 0)
+                for a in (*accessed, *passed)
             ),
             tuple(_effect_key(use, accessed) for use in uses),
             by_blocks[number],
