@@ -22,8 +22,8 @@ _ASSUMED_TPU: Final = Source(
 _ESTIMATED_TPU: Final = Source(
     field="memory_efficiency, class_efficiency",
     document="estimated_cycles in programs of libtpu 0.0.51 for v5e, compiled 2026-11",
-    note="fused float32 ops at 0.8 of the memory's peak, reductions at 0.4, copies that are not"
-    " fused and zeros to scatter into at 0.33, copies into another order of dimensions at 0.57",
+    note="fused float32 ops and reductions at 0.8 of the memory's peak, copies that are not fused"
+    " and zeros to scatter into at 0.33, copies into another order of dimensions at 0.57",
 )
 _ESTIMATED_V5P: Final = Source(
     field="memory_efficiency, class_efficiency",

@@ -22,8 +22,8 @@ class Fuser:
     `sums` whether what waits for a sum always reads its arrays once more, or has rows at hand that
     are worked on in tiles,
     `lookups` whether looking up by index is a kernel, or a part of those that use what it makes,
-    `updates` whether a scatter of one number into each row is a kernel, or a comparison of the
-    index with each position in those that use what it makes,
+    `updates` whether a scatter of one number into each row of zeros is a kernel, or a comparison of
+    the index with each position in those that use what it makes,
     `casts` whether a contraction converts all operands as it loads them, or only to wider types.
 
     `remade` says what several ops use and each of them makes again: of a value of V bytes that is
@@ -53,13 +53,14 @@ class Fuser:
 
 
 def _is_one_a_row(graph: Graph, op: Op) -> bool:
-    """Whether a scatter puts one number into each row of an array, as the gradient of
+    """Whether a scatter puts one number into each row of zeros, as the gradient of
     `take_along_axis` does.
     """
     dims = op.instruction.attributes.scatter
     (*rows, _) = graph.values[op.outputs[0]].dims or (0,)
     return (
         dims is not None
+        and not graph.varies[op.inputs[0]]
         and not dims.update_window_dims
         and len(dims.scatter_dims_to_operand_dims) == 1
         and len(dims.input_batching_dims) == len(rows)

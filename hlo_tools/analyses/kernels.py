@@ -86,7 +86,8 @@ def _each(
             fuse = _fuse_sum if fuser.products == "summed" else _fuse_product
             fuse(graph, stored, op.outputs[0])
     sources = _Sources(graph, stored, n_bytes, fuser.remade)
-    in_products, by_products = stacks_in_products(graph, fuser), at_hand(graph, fuser)
+    in_products = stacks_in_products(graph, fuser)
+    by_products = at_hand(graph, fuser, in_memory)
     result, rounded = list[Kernel](), set[int]()
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:

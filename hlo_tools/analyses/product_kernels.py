@@ -19,7 +19,7 @@ not either, which is not told apart here. What is computed element by element an
 by the kernel of the product, as Adam's three results are by that of a gradient.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from hlo_tools.analyses.fuser import Fuser
@@ -62,9 +62,11 @@ def made_in_products(graph: Graph, fuser: Fuser) -> list[bool]:
     return [kind == _BY_PRODUCT and value not in summed for value, kind in enumerate(made)]
 
 
-def at_hand(graph: Graph, fuser: Fuser) -> frozenset[int]:
-    """The values that products' kernels have at hand, those that they sum among them."""
-    made = _made(graph, fuser)
+def at_hand(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> frozenset[int]:
+    """The values that products' kernels have at hand, those that they sum among them; what another
+    program has left `in_memory` is there before.
+    """
+    made = _made(graph, fuser, in_memory)
     return frozenset(value for value, kind in enumerate(made) if kind == _BY_PRODUCT)
 
 
@@ -77,7 +79,7 @@ def is_done_by_product(op: Op, values: frozenset[int]) -> bool:
     return op.opcode in ELEMENTWISE and op.outputs[0] in values
 
 
-def _made(graph: Graph, fuser: Fuser) -> list[int]:
+def _made(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> list[int]:
     """Of each value whether it is there before, made in a product's kernel, or by another."""
     made = [_THERE] * len(graph.values)
     if fuser.products != "fused" or fuser.results != "several":
@@ -95,7 +97,8 @@ def _made(graph: Graph, fuser: Fuser) -> list[int]:
             is_view = op.opcode in VIEWS or op.opcode == RESHAPE
             latest = _THERE if is_view and latest == _THERE else _APART
         for value in op.outputs:
-            made[value] = latest if graph.varies[value] else _THERE
+            is_made = graph.varies[value] and value not in in_memory
+            made[value] = latest if is_made else _THERE
     return made
 
 

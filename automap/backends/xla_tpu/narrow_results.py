@@ -11,7 +11,7 @@ this, so that long sums take no longer. On devices of `narrow_products` only
 (tests/automap/backends/xla_tpu/test_narrow_results.py).
 
 Of kernels that are no products the registers take as long as the memory does for numbers of four
-bytes                                               -> in: `automap.cost.kernels.register_passes`
+bytes                                                 -> in: `automap.cost.kernels.beside_memory`
 """
 
 from collections.abc import Iterator, Sequence

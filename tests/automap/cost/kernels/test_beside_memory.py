@@ -116,11 +116,19 @@ def test_what_waits_for_any_other_sum_reads_the_products_result_again():
     assert seconds - alone == pytest.approx(2 * 4 * NUMBERS / BYTES_PER_S, rel=0.05)
 
 
-@pytest.mark.parametrize(("columns", "is_scattered"), [(1, False), (2, True)])
-def test_one_number_a_row_is_compared_and_not_scattered(columns, is_scattered):
-    def step(x, index):
-        return jax.grad(lambda x: jnp.take_along_axis(jnp.tanh(x), index, -1).sum())(x)
+def gradient(x, index):
+    return jax.grad(lambda x: jnp.take_along_axis(jnp.tanh(x), index, -1).sum())(x)
 
+
+def added(x, index):
+    return jnp.tanh(x).at[jnp.arange(ROWS)[:, None], index].add(1.0)
+
+
+@pytest.mark.parametrize(
+    ("step", "columns", "is_scattered"),
+    [(gradient, 1, False), (gradient, 2, True), (added, 1, True)],
+)
+def test_one_number_a_row_of_zeros_is_compared_and_not_scattered(step, columns, is_scattered):
     def run(state, batch):
         return {"w": state["w"]}, step(*batch)
 
