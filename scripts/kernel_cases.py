@@ -1,14 +1,16 @@
-"""Small steps of one kind of kernel each, over sizes: what GPUs are measured at kernel by kernel.
+"""Small steps of one kind of kernel each, over sizes: what GPUs are measured at kernel by kernel,
+and compilers are asked for.
 
     products    of rows that are a multiple of 16 bytes and of others: x @ y, x @ y^T, x^T @ y, and
                 attention's products of heads of 64
     rows        softmax with and without masks, and its gradients; norms; cross entropies; sums
     columns     sums over rows and volumes, normalization by batch
+    scatters    additions to a table, at indices that are all the same, in runs, or drawn
     vectors     element by element, sums, casts, an update, of 2^13 to 2^26 numbers
     outer       sums of what is computed and never stored
-    scatters    additions to a table, at indices that are all the same, in runs, or drawn
 
-`scripts.measure_kernels` measures them, `scripts.compare_kernels` holds predictions against that.
+`scripts.measure_kernels` measures the first four, `scripts.compare_kernels` holds predictions
+against that; `scripts.compare_tpu_kernels` holds them against the TPU compiler.
 """
 
 from collections.abc import Callable, Iterator
@@ -285,4 +287,5 @@ def _positions(length: int) -> Callable[[Array, Array], Array]:
     return lambda table, g: jax.vjp(bias, table)[1](g)[0]
 
 
-CASES: Final = (*products(), *rows(), *columns(), *scatters(), *vectors(), *outer())
+CASES: Final = (*products(), *rows(), *columns(), *scatters())
+"""What a GPU was measured at; of the others only the TPU compiler was asked."""
