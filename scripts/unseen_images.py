@@ -14,6 +14,7 @@ from scripts.unseen_targets import (
     mean_square,
     optimized,
     standardized,
+    transformer_layers,
 )
 
 
@@ -181,13 +182,7 @@ def contrastive_towers() -> Target:
         cross_entropy = optax.softmax_cross_entropy_with_integer_labels
         return (cross_entropy(score, label) + cross_entropy(score.T, label)).mean() / 2
 
-    layers = {
-        "qkv": array(depth, d, 3 * d),
-        "o": array(depth, d, d),
-        "up": array(depth, d, 4 * d),
-        "down": array(depth, 4 * d, d),
-        "scale": array(depth, 2, d),
-    }
+    layers = transformer_layers(depth, d)
     params = {
         "table": array(vocabulary, d),
         "places": array(patches, d),

@@ -14,6 +14,7 @@ from scripts.unseen_targets import (
     optimized,
     random_key,
     rms_normalized,
+    transformer_layers,
 )
 
 
@@ -52,13 +53,7 @@ def muon_decoder() -> Target:
         )
         return jax.tree.map(lambda p, u: p - 0.02 * u, params, updates), momentum, value
 
-    blocks = {
-        "qkv": array(depth, d, 3 * d),
-        "o": array(depth, d, d),
-        "up": array(depth, d, 4 * d),
-        "down": array(depth, 4 * d, d),
-        "scale": array(depth, 2, d),
-    }
+    blocks = transformer_layers(depth, d)
     params = {"table": array(vocabulary, d), "blocks": blocks}
     return step, (params, params, indices(batch, length))
 

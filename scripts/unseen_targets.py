@@ -73,3 +73,14 @@ def next_token_loss(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 def mean_square(x: jax.Array, y: jax.Array) -> jax.Array:
     """The mean of squared differences."""
     return ((x - y) ** 2).mean()
+
+
+def transformer_layers(depth: int, d: int) -> dict[str, jax.ShapeDtypeStruct]:
+    """Parameters of layers that a scan goes over: attention, a block four times as wide, norms."""
+    return {
+        "qkv": array(depth, d, 3 * d),
+        "o": array(depth, d, d),
+        "up": array(depth, d, 4 * d),
+        "down": array(depth, 4 * d, d),
+        "scale": array(depth, 2, d),
+    }

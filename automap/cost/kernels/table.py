@@ -171,7 +171,6 @@ def kernel_table(
     near = [round(n / claim) if claim else 0 for n, claim in zip(n_bytes, claims, strict=True)]
     program = TracedKernels(problem, kernels, rows, numbers)
     by_blocks, strided = _sums_by_blocks(problem, kernels, backend)
-    has_passes = backend.registers == "one pass"
     touched = [effect.uses(program) for effect in backend.effects]
     # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
@@ -188,7 +187,8 @@ def kernel_table(
         shape = executed_shape(shape, op, rule, backend)
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
-        passed = register_pass(problem.graph, kernel, n_bytes) if has_passes else ()
+        kernel_class = _kernel_class(problem, op, kernel)
+        passed = register_pass(problem.graph, kernel, kernel_class, n_bytes, backend)
         # Of what is there before, the memory on the chip helps products alone.
         held = kernel.writes if product is None else accessed
         key = _Key(
@@ -200,7 +200,7 @@ def kernel_table(
             operands.product_operands(op, rule, kernel, problem.phases[kernel.op])
             if product is not None
             else _NOTHING,
-            _kernel_class(problem, op, kernel),
+            kernel_class,
             is_fill(problem.graph, kernel),
             backend.launches == "of arrays" or is_launched(problem.graph, kernel),
             kernel.op in strided,
