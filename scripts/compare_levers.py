@@ -24,7 +24,7 @@ import jax
 from rich.progress import track
 
 from automap.choices import CompilerName
-from automap.errors import CompilerError
+from automap.errors import CompilerError, NotSeparableError
 from automap.planner.levers import find_with_levers
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
@@ -84,7 +84,11 @@ def memory_table(names: list[str], topology: Topology) -> str:
         rows += _cells(name, "fastest", before)
         for lever in ("remat", "accumulate"):
             options = replace(SEARCH, memory_limit_bytes=limit, levers=(lever,))
-            outcome = find_with_levers(workload, topology, options)
+            try:
+                outcome = find_with_levers(workload, topology, options)
+            except NotSeparableError as error:
+                click.echo(f"{name} {lever}: {error}", err=True)
+                continue
             after = _bytes_of(name, lever, outcome, call)
             rows += _cells(name, lever, after)
             if before is not None and after is not None:

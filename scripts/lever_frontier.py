@@ -13,8 +13,8 @@ best preset that fits of the step as it is, with nothing kept of each layer, and
 With `--compiler` the plans of the rows that there are on machines of that compiler are compiled
 ahead of time, those with levers and the presets (extras `tpu`, `gpu-compiler`). Rows are kept as
 they are made, and a second run goes on; `--show` makes the tables of those that there are. A plan
-that was found in less memory and is faster is the plan of more memory too, and plans of a machine
-that is described otherwise today are priced anew.
+that was found in less memory and is faster is the plan of more memory too, and plans of before are
+priced anew, but for `--show`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -226,8 +226,8 @@ def _plan(outcome: Outcome) -> Plan:
 
 
 def _with_todays_prices(rows: Sequence[Row]) -> Iterator[Row]:
-    """The rows of a case that were planned for the machine as it was described before, with the
-    same plans at today's prices; their search is not made again.
+    """The rows of a case whose plans cost something else today, with the same plans; their search
+    is not made again. For a machine that was described otherwise they are compiled anew, too.
     """
     if not rows:
         return
@@ -235,19 +235,21 @@ def _with_todays_prices(rows: Sequence[Row]) -> Iterator[Row]:
     step, args = _ALL_MODELS[target]().target
     priced: dict[str, Plan] = {}
     for row in rows:
-        plans = dict(row.plans)
+        plans, compiler = dict(row.plans), row.compiler
         for name, plan in row.plans.items():
             record, key = automap.Plan.from_json(plan.plan), json.dumps(plan.plan)
-            if Topology.from_dict(record.topology) == topology:
-                continue
             if key not in priced:
                 workload = planned_workload(record, step, args, {})
                 estimate = reprice_plan(record, workload, topology).estimate
                 file = plan.plan | {"topology": topology.to_dict()}
                 priced[key] = Plan(estimate.step_seconds, estimate.peak_bytes, file)
-            plans[name] = replace(priced[key])
+            now = priced[key]
+            if Topology.from_dict(record.topology) == topology:
+                plans[name] = replace(plan, seconds=now.seconds, peak_bytes=now.peak_bytes)
+            else:
+                plans[name], compiler = replace(now), ""
         if plans != row.plans:
-            yield replace(row, plans=plans, compiler="")
+            yield replace(row, plans=plans, compiler=compiler)
 
 
 def _compiled(row: Row, compiler: CompilerName) -> Row:

@@ -158,7 +158,7 @@ def _levered(step: LeveredStep, levers: Levers) -> tuple[Workload, LeversRecord]
         workload = levered_workload(workload, _record(**fields), "cpu")
     if "state" in levers:
         problem = workload.problem
-        paths = tuple(problem.paths[leaf] for leaf in movable_leaves(problem))
+        paths = tuple(problem.paths[leaf] for leaf in movable_leaves(problem, "in parts"))
         if not paths:
             raise NoSuchLeverError("no state that only the update reads")
         fields["offload"] = paths

@@ -98,7 +98,9 @@ class Backend:
                         number" writes those that several loops share
                         (`automap.cost.kernels.loop_fills`)
     host_copies         whether copies to and from the host's memory go beside kernels, or in line
-                        with them (`automap.cost.hosted`, `automap.cost.host_copies`)
+                        with them (`automap.cost.host_copies`)
+    host_state          whether the update brings in whole leaves of state that waits in the host's
+                        memory, or parts of them (`automap.jaxpr.hosted`, `automap.cost.hosted`)
     ragged_products     whether rows are multiplied by the matrix of their group, or by those of all
                         groups, with zeros in the place of other groups' rows
                         (`automap.cost.kernels.ragged_products`)
@@ -152,6 +154,7 @@ class Backend:
     hidden_gathers: Literal["none", "beside kernels"]
     loop_zeros: Literal["by byte", "by number", "all"]
     host_copies: Literal["in line", "beside kernels"]
+    host_state: Literal["whole leaves", "in parts"]
     ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]
     collective_dims: Literal["any", "first"]

@@ -28,7 +28,7 @@ from automap.backends import Backend, backend_for
 from automap.backends.effects import CollectiveWork
 from automap.cost import host_copies
 from automap.cost.collectives import CollectiveCost
-from automap.cost.hosted import host_waiting_seconds, update_counts
+from automap.cost.hosted import host_waiting_seconds
 from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
@@ -180,10 +180,10 @@ class Evaluator:
         )
 
     def hosted_bytes(self, sharding: Shardings) -> np.ndarray:
-        """Bytes on a device of each hosted leaf, in the order of `BufferTable.hosted`."""
-        buffers = self.tables.buffers
-        shape, n_bytes = buffers.shape[buffers.hosted], buffers.n_bytes[buffers.hosted]
-        return n_bytes * self.stored_local(sharding)[shape]
+        """Of a device, of each hosted leaf, in the order of `BufferTable.hosted_bytes`."""
+        n_bytes = self.tables.buffers.hosted_bytes
+        shape = self.tables.buffers.shape[n_bytes > 0]
+        return n_bytes[n_bytes > 0] * self.stored_local(sharding)[shape]
 
     def _host_seconds(self, priced: Priced) -> float:
         device, copies = self.topology.device, self.tables.host_copies
@@ -198,24 +198,15 @@ class Evaluator:
                     copies, priced.sharding, priced.kernel_seconds, link
                 )
             )
-        if not self.tables.buffers.hosted.any():
+        if not self.tables.buffers.hosted_bytes.any():
             return copied
         if not device.host_bytes_per_s:
             raise TopologyError(
                 f"device {device.name!r}: host_bytes_per_s is missing, and the plan keeps state in "
                 "the host's memory; give the machine's device one, or plan with --levers none"
             )
-        update_seconds = float(self._update_counts @ priced.kernel_seconds)
-        return copied + host_waiting_seconds(
-            self.hosted_bytes(priced.sharding),
-            device.host_bytes_per_s,
-            None if in_line else update_seconds,
-        )
-
-    @cached_property
-    def _update_counts(self) -> np.ndarray:
-        program = self.tables.program
-        return update_counts(program.problem, program.kernels, program.row_of_kernel)
+        hosted = self.hosted_bytes(priced.sharding)
+        return copied + host_waiting_seconds(hosted, device.host_bytes_per_s)
 
     def _peak(self, local: np.ndarray, collectives: Collectives) -> tuple[float, float]:
         """Peak bytes, and the seconds in which a step takes those that are new to it."""

@@ -6,32 +6,31 @@ reads it                                                        -> in: `movable_
 Of n such leaves, in the order in which the update reads them first, leaf r comes in while earlier
 ones are updated, and goes out while later ones are. Over the positions of the update, 0 to 1, it is
 on the device from (r - a) / n to (r + 1 + a) / n, a the leaves that are ahead: 1 + 2 a leaves at a
-time take the place of all                                      -> in: `with_hosted`
-With b_r the bytes of a leaf on a device, w the link's bytes per second in each direction, and u the
-seconds of the update's kernels, which run beside it, a device waits
+time take the place of all. Where leaves come in part by part (`automap.jaxpr.in_parts`), as those
+can that are updated element by element, there is one part of one leaf, from r / n to (r + 1) / n
+                                                                -> in: `with_hosted`
+With b_r the bytes of a leaf on a device, and w the link's bytes per second, a device waits for all
+copies, in and out:
 
-    (sum of b_r + max of b_r) / w - u
+    2 sum of b_r / w                                            -> in: `host_waiting_seconds`
 
-as the last leaf goes out when none comes in any more. Where copies go in line with kernels, as on
-GPUs (measured: docs/reports/levers.md), it waits for all of them, in and out:
-
-    2 sum of b_r / w
-                                                                -> in: `host_waiting_seconds`
-A compiler that has memory to spare brings leaves in earlier, beside the backward pass; that is not
-counted.
+as on GPUs nothing runs beside them (measured: docs/reports/levers.md), and a loop over parts waits
+for each.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from automap.cost.memory import TEMPORARY_KIND, BufferTable
+from automap.jaxpr.hosted import HostState
+from automap.jaxpr.in_parts import PARTS
 from automap.program.problem import Problem
-from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.roles import Role
+from hlo_tools.graph import Graph
+from hlo_tools.opcodes import ELEMENTWISE
 
 
 _AHEAD: Final = 2
@@ -41,7 +40,7 @@ _LEAST_SHARE: Final = 1e-3
 """Of the bytes of the largest leaf: smaller ones, as counters are, give nothing back."""
 
 
-def movable_leaves(problem: Problem) -> tuple[int, ...]:
+def movable_leaves(problem: Problem, host_state: HostState) -> tuple[int, ...]:
     """Numbers of the inputs that can be in host memory between steps, in the order in which the
     update reads them first.
     """
@@ -61,18 +60,40 @@ def movable_leaves(problem: Problem) -> tuple[int, ...]:
         for leaf in sorted(first, key=first.__getitem__)
         if problem.roles[leaf] is Role.OPTIMIZER and leaf in carried and leaf not in elsewhere
     ]
+    if host_state == "in parts":
+        leaves = [leaf for leaf in leaves if _is_updated_by_element(graph, graph.inputs[leaf])]
     n_bytes = {leaf: graph.values[graph.inputs[leaf]].n_bytes for leaf in leaves}
     least = _LEAST_SHARE * max(n_bytes.values(), default=0)
     return tuple(leaf for leaf in leaves if n_bytes[leaf] >= least and _dims(problem, leaf))
+
+
+def _is_updated_by_element(graph: Graph, leaf: int) -> bool:
+    """Whether all that depends on a value has its dimensions, and each element is of its own."""
+    dims, seen, waiting = graph.values[leaf].dims, set[int](), [leaf]
+    while waiting:
+        for index in graph.users[waiting.pop()]:
+            op = graph.ops[index]
+            if index in seen:
+                continue
+            if op.opcode not in ELEMENTWISE or any(
+                graph.values[v].dims != dims for v in op.outputs
+            ):
+                return False
+            seen.add(index)
+            waiting.extend(op.outputs)
+    return True
 
 
 def _dims(problem: Problem, leaf: int) -> tuple[int, ...]:
     return problem.graph.values[problem.graph.inputs[leaf]].dims
 
 
-def with_hosted(buffers: BufferTable, problem: Problem, position_of_op: np.ndarray) -> BufferTable:
+def with_hosted(
+    buffers: BufferTable, problem: Problem, position_of_op: np.ndarray, host_state: HostState
+) -> BufferTable:
     """The intervals of buffers, those of the problem's hosted leaves within the update only."""
-    graph, leaves = problem.graph, [n for n in movable_leaves(problem) if n in problem.hosted]
+    movable = movable_leaves(problem, host_state)
+    graph, leaves = problem.graph, [n for n in movable if n in problem.hosted]
     if not leaves:
         return buffers
     rank = {graph.inputs[leaf]: place for place, leaf in enumerate(leaves)}
@@ -87,39 +108,23 @@ def with_hosted(buffers: BufferTable, problem: Problem, position_of_op: np.ndarr
     ]
     position = position_of_op[updates]
     first, length = int(position.min()), int(position.max() - position.min()) + 1
+    ahead, parts = (_AHEAD, 1) if host_state == "whole leaves" else (0, PARTS)
     birth, death, kind = buffers.birth.copy(), buffers.death.copy(), buffers.kind.copy()
-    hosted = np.zeros(len(birth), bool)
+    n_bytes, hosted = buffers.n_bytes.copy(), np.zeros(len(birth))
     for number, value in enumerate(buffers.value.tolist()):
         place = rank.get(value, new.get(value))
         if place is not None:
             share = length / len(leaves)
-            birth[number] = first + max(int((place - _AHEAD) * share), 0)
-            death[number] = first + min(int((place + 1 + _AHEAD) * share), length) - 1
-            kind[number], hosted[number] = TEMPORARY_KIND, value in rank
-    return replace(buffers, birth=birth, death=np.maximum(birth, death), kind=kind, hosted=hosted)
+            birth[number] = first + max(int((place - ahead) * share), 0)
+            death[number] = first + min(int((place + 1 + ahead) * share), length) - 1
+            kind[number], hosted[number] = TEMPORARY_KIND, n_bytes[number] * (value in rank)
+            n_bytes[number] /= parts
+    death = np.maximum(birth, death)
+    return replace(
+        buffers, birth=birth, death=death, kind=kind, n_bytes=n_bytes, hosted_bytes=hosted
+    )
 
 
-def update_counts(
-    problem: Problem, kernels: Sequence[Kernel], row_of_kernel: Sequence[int]
-) -> np.ndarray:
-    """How often the update runs each distinct kernel, [kernel rows]."""
-    count = np.zeros(max(row_of_kernel, default=-1) + 1)
-    for kernel, row in zip(kernels, row_of_kernel, strict=True):
-        if problem.phases[kernel.op] is Phase.UPDATE:
-            count[row] += problem.graph.ops[kernel.op].trip_count
-    return count
-
-
-def host_waiting_seconds(
-    leaf_bytes: np.ndarray, host_bytes_per_s: float, update_seconds: float | None
-) -> float:
-    """Seconds of a step in which a device waits for the link, given `leaf_bytes` on a device;
-    `update_seconds` are those of the update's kernels beside the copies, None where nothing runs
-    beside them.
-    """
-    if not len(leaf_bytes):
-        return 0.0
-    coming, last = float(leaf_bytes.sum()), float(leaf_bytes.max())
-    if update_seconds is None:
-        return 2 * coming / host_bytes_per_s
-    return max((coming + last) / host_bytes_per_s - update_seconds, 0.0)
+def host_waiting_seconds(leaf_bytes: np.ndarray, host_bytes_per_s: float) -> float:
+    """Seconds of a step in which a device waits for the link, given `leaf_bytes` on a device."""
+    return 2 * float(leaf_bytes.sum()) / host_bytes_per_s

@@ -50,8 +50,8 @@ class BufferTable:
 
     `value` is the value that says how large a buffer is, -1 for scratch; `shape` is the stored
     shape that says how many bytes a device has of it; `n_bytes` are those of the whole value.
-    `copy_repeats` is `Copies.repeats`. `hosted` buffers [buffers] are in the host's memory but for
-    the update.
+    `copy_repeats` is `Copies.repeats`. `hosted_bytes` [buffers] are those of whole values that are
+    in the host's memory but for the update, 0 of others.
     """
 
     value: np.ndarray
@@ -65,7 +65,7 @@ class BufferTable:
     copy_birth: np.ndarray
     copy_death: np.ndarray
     copy_repeats: np.ndarray
-    hosted: np.ndarray
+    hosted_bytes: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +327,7 @@ def buffer_table(
         copy_birth=np.minimum(position[copies.first], position[copies.last]),
         copy_death=np.maximum(position[copies.first], position[copies.last]),
         copy_repeats=copies.repeats,
-        hosted=np.zeros(len(live.value) + len(scratch), bool),
+        hosted_bytes=np.zeros(len(live.value) + len(scratch)),
     )
 
 

@@ -161,6 +161,7 @@ def build_tables(
             buffer_table(problem, live, shape, copies, n_bytes, scratch),
             problem,
             live.position_of_op,
+            backend.host_state,
         ),
         program=Program(problem, kernel_list, row_of_kernel, position),
         hidden_gathers=hidden_gathers(problem, operands, kernel_list, row_of_kernel, backend),

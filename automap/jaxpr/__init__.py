@@ -14,6 +14,8 @@ microbatches.
 `automap.jaxpr.flatten`       a step's jaxpr flattened: numbered equations, with calls inlined
 `automap.jaxpr.hosted`        state in the host's memory: where a call's levers keep it, and a
                               step that moves it in and out
+`automap.jaxpr.in_parts`      updates of state in the host's memory, part by part: a loop that
+                              brings a part of each leaf to the device
 `automap.jaxpr.kernels`       equations in the place of a kernel of Pallas: one for the
                               analysis, and one on a plan's mesh
 `automap.jaxpr.merged`        several equations in the place of others: those of a stage merged

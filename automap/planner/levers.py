@@ -205,8 +205,8 @@ class _Search:
     def _with_offload(self, best: Outcome) -> Outcome:
         """The best outcome with state in the host's memory, or the one that is given."""
         problem = self.plain.workload.problem
-        leaves = tuple(problem.paths[number] for number in movable_leaves(problem))
-        device = self.topology.device
+        device, how = self.topology.device, self.plain.context.evaluator.backend.host_state
+        leaves = tuple(problem.paths[n] for n in movable_leaves(problem, how))
         if not leaves or not device.host_bytes_per_s:
             why = f"device {device.name!r} has no host_bytes_per_s" if leaves else "none can be"
             asked = "offload" in self.options.levers

@@ -88,7 +88,9 @@ class Prices:
         sizes = self.evaluator.hosted_bytes(self.evaluator.price_point(self.split_classes).sharding)
         path_of_value = dict(zip(problem.graph.inputs, problem.paths, strict=True))
         staying = []
-        for value, size in zip(buffers.value[buffers.hosted].tolist(), sizes.tolist(), strict=True):
+        for value, size in zip(
+            buffers.value[buffers.hosted_bytes > 0].tolist(), sizes.tolist(), strict=True
+        ):
             if size <= room:
                 room -= size
             else:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from automap.backends import backend_for
 from automap.jaxpr.hosted import HostedLeaves
 from automap.jaxpr.reemit import Reemitter
 from automap.jaxpr.staged import StageSites, staged
@@ -118,7 +119,8 @@ class PlannedStep(StepUnderPlan[_Program]):
             is_gpu = self.mesh.devices.flat[0].platform in _GPU_PLATFORMS
             flat = staged(reemitter.flat, _stages(plan.streams), on_streams=is_gpu)
         hosted = HostedLeaves.of(call)
-        flat = hosted.around(flat)
+        host_state = backend_for(plan.topology["platform"]).host_state
+        flat = hosted.around(flat, self.input_shardings, host_state)
         out_tree = jax.tree.structure(call.result)
 
         def planned_step(*args: Any, **kwargs: Any) -> Any:

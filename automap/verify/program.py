@@ -18,6 +18,7 @@ import jax
 from jax import export
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, PartitionSpec
 
+from automap.backends import backend_for
 from automap.errors import InputError
 from automap.jaxpr.hosted import HostedLeaves
 from automap.jaxpr.reemit import Reemitter
@@ -111,13 +112,16 @@ class PlannedProgram:
         shardings, mesh = self.shardings, self._mesh
         constraints = {c.at: PartitionSpec(*c.spec) for c in self.plan.constraints}
         flat = self.reemitter.constrained(constraints, mesh, names="sites", platform=platform)
+        inputs = self._inputs(mesh, shardings.inputs, shardings.hosted_inputs)
+        places = [x.sharding for x in inputs]
+        host_state = backend_for(self.plan.topology["platform"]).host_state
         step = jax.jit(
-            self._hosted.around(flat),
+            self._hosted.around(flat, places, host_state),
             out_shardings=named_shardings(mesh, shardings.outputs, shardings.hosted_outputs),
             donate_argnums=shardings.donated,
             keep_unused=True,
         )
-        return step, self._inputs(mesh, shardings.inputs, shardings.hosted_inputs)
+        return step, inputs
 
     def _inputs(
         self, mesh: AbstractMesh | None, specs: Sequence[Spec], hosted: Sequence[int] = ()

@@ -1,6 +1,7 @@
 """What follows from a graph alone, whatever machine it will run on; each module is one analysis.
 
-`hlo_tools.analyses.accesses`     what a kernel is: an op and the memory that it touches
+`hlo_tools.analyses.accesses`     what a kernel is: an op and the memory that it touches, and what
+                                  it reads for what is not in memory
 `hlo_tools.analyses.batches`      ops that have one rule, together: a large graph has few
                                   different rules, so work is done per rule
 `hlo_tools.analyses.conflicts`    conflicts: places where groups compete, as explicit objects

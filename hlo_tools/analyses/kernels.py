@@ -11,7 +11,7 @@ XLA fuses elementwise and data-moving ops into their users, so most values never
     - or it is a step output or crosses a loop boundary, or another program reads it,
     - or it passes an optimization barrier,
     - or several ops use it and making it again would read much more than it holds
-                                                                     -> in: `_Sources._is_kept`
+                                                         -> in: `hlo_tools.analyses.accesses`
 
 Everything else is recomputed by each user from its *sources*: the stored values it is made from. A
 kernel is one op whose result is stored; it reads the sources of its operands. Of what is sliced on
@@ -33,13 +33,20 @@ results where the backend does so: what one of them reads or writes, the later o
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
 
-from hlo_tools.analyses.accesses import Access, Kernel
+from hlo_tools.analyses.accesses import (
+    WHOLE,
+    Access,
+    Kernel,
+    Sources,
+    looked_up,
+    part_of_result,
+    read_through,
+)
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.passes import share_reads
 from hlo_tools.analyses.product_kernels import at_hand, is_done_by_product, stacks_in_products
-from hlo_tools.graph import DTYPE_BITS, PART_TYPES, Graph, Op
+from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
     CONTRACTIONS,
@@ -49,23 +56,11 @@ from hlo_tools.opcodes import (
     LOOP_ENTER,
     MATRIX_OPS,
     OWN_KERNEL,
-    READS_PART,
     REDUCTIONS,
-    SCATTER,
     STORES_RESULT,
     STRUCTURAL,
     VIEWS,
 )
-
-
-_Parts: TypeAlias = dict[tuple[int, int], int]
-"""Bytes read of (a stored value, the cut of it that they are of, or itself)."""
-
-# No limit: all bytes of a value.
-_WHOLE = 1 << 62
-# A value used twice is kept if remaking it reads more than this many times its own bytes, before it
-# is rounded.
-_RECOMPUTE_RATIO = 1.5
 
 
 def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
@@ -85,7 +80,7 @@ def _each(
         if op.opcode in CONTRACTIONS and op.outputs[0] not in kept:
             fuse = _fuse_sum if fuser.products == "summed" else _fuse_product
             fuse(graph, stored, op.outputs[0])
-    sources = _Sources(graph, stored, n_bytes, fuser.remade)
+    sources = Sources(graph, stored, n_bytes, fuser)
     in_products = stacks_in_products(graph, fuser)
     by_products = at_hand(graph, fuser, in_memory)
     result, rounded = list[Kernel](), set[int]()
@@ -104,7 +99,7 @@ def _each(
         reads = sources.whole(sources.parts(op, positions))
         is_joined = index in in_products or is_done_by_product(op, by_products)
         is_in_place = any(graph.varies[v] for v in op.inputs[:1])
-        part = _part_of_result(n_bytes, op) if is_in_place else _WHOLE
+        part = part_of_result(n_bytes, op) if is_in_place else WHOLE
         result.append(
             Kernel(
                 op=index,
@@ -201,24 +196,6 @@ def _shared(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
     return [*share_reads(graph, fuser, kernels)] if fuser.results == "several" else kernels
 
 
-def _part_of_operand(n_bytes: Sequence[int], op: Op, position: int) -> int:
-    """Bytes an op looks at of one operand."""
-    if position == 0 and op.opcode in READS_PART:
-        return n_bytes[op.outputs[0]]
-    if position == 0:
-        return _part_of_result(n_bytes, op)
-    return _WHOLE
-
-
-def _part_of_result(n_bytes: Sequence[int], op: Op) -> int:
-    """Bytes an op changes of its result (and of the operand it updates in place)."""
-    if op.opcode == DYNAMIC_UPDATE_SLICE:
-        return n_bytes[op.inputs[1]]
-    if op.opcode == SCATTER:
-        return n_bytes[op.inputs[-1]]
-    return _WHOLE
-
-
 def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
     stored = [value.producer < 0 for value in graph.values]
     for value in graph.outputs:
@@ -244,14 +221,14 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
                 views = VIEWS - {CONVERT} if is_exact else VIEWS
                 is_narrowest = fuser.casts == "widening" and op.opcode in CONTRACTIONS
                 for value in op.inputs:
-                    loaded = _read_through(graph, value, views, is_narrowest=is_narrowest)
+                    loaded = read_through(graph, value, views, is_narrowest=is_narrowest)
                     stored[loaded] |= graph.varies[value]
             # The cast of an input comes before the look-up, of all rows: the table that is read is
             # the cast one.
             if op.opcode == GATHER and fuser.tables == "whole":
-                table = _read_through(graph, op.inputs[0])
+                table = read_through(graph, op.inputs[0])
                 if graph.values[table].producer < 0:
-                    stored[_read_through(graph, op.inputs[0], VIEWS - {CONVERT})] = True
+                    stored[looked_up(graph, op)] = True
         elif op.opcode in STORES_RESULT:
             for value in op.outputs:
                 stored[value] = True
@@ -263,7 +240,7 @@ def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
     time.
     """
     for value in op.inputs if op.opcode in CONTRACTIONS else ():
-        cut = _read_through(graph, value, VIEWS - AT_RUN_TIME_OFFSET)
+        cut = read_through(graph, value, VIEWS - AT_RUN_TIME_OFFSET)
         producer = graph.values[cut].producer
         if producer >= 0 and graph.ops[producer].opcode in AT_RUN_TIME_OFFSET & VIEWS:
             yield cut
@@ -305,95 +282,3 @@ def _only_user(graph: Graph, value: int) -> Op | None:
     is_update = op.opcode == DYNAMIC_UPDATE_SLICE and op.inputs[0] != value
     before, after = (graph.values[v].n_bytes for v in (value, op.outputs[0]))
     return op if is_update or before == after else None
-
-
-def _read_through(
-    graph: Graph, value: int, opcodes: frozenset[str] = VIEWS, *, is_narrowest: bool = False
-) -> int:
-    """The value a kernel really loads when it is given a cast or transposed view of it; with
-    `is_narrowest` none of a wider type than the view's.
-    """
-    while (producer := graph.values[value].producer) >= 0 and value not in graph.held:
-        op = graph.ops[producer]
-        if op.opcode not in opcodes or not op.inputs:
-            break
-        types = [DTYPE_BITS[graph.values[v].dtype] for v in (value, op.inputs[0])]
-        if is_narrowest and types[0] < types[1]:
-            break
-        value = op.inputs[0]
-    return value
-
-
-class _Sources:
-    """Stored values each value is made from; decides on the way what recomputing would cost too
-    much.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        stored: list[bool],
-        n_bytes: Sequence[int],
-        remade: Literal["cheap", "if all read less"],
-    ):
-        self.graph = graph
-        self._remade = remade
-        self.stored = stored
-        self.n_bytes = n_bytes
-        # Of each value (stored value, the cut that it is read through or itself): bytes.
-        self._parts_by_value: list[_Parts] = [{} for _ in graph.values]
-        for value, is_stored in enumerate(stored):
-            if is_stored:
-                self._parts_by_value[value] = {(value, value): n_bytes[value]}
-        for op in graph.ops:
-            # What a contraction makes and does not store is at hand for the op that it is fused
-            # with.
-            if op.opcode not in CONTRACTIONS:
-                self._visit(op)
-
-    def parts(self, op: Op, positions: Sequence[int]) -> _Parts:
-        """What is read to have the operands of an op at these positions.
-
-        What several of them are made of is read once, but of each cut its own part. In the order of
-        the operands, which says whose memory a result takes.
-        """
-        result: _Parts = {}
-        for position in positions:
-            own = self._parts_by_value[op.inputs[position]]
-            part = _part_of_operand(self.n_bytes, op, position)
-            # Through a slice only the slice is read, however large what it is cut from is.
-            if position == 0 and op.opcode in READS_PART:
-                own = {
-                    (source, op.outputs[0]): n_read for source, n_read in self.whole(own).items()
-                }
-            for key, n_read in sorted(own.items()):
-                result[key] = max(result.get(key, 0), min(n_read, part))
-        return result
-
-    def whole(self, parts: _Parts) -> dict[int, int]:
-        """Bytes of each stored value in `parts`: several cuts of one, which may overlap, are at
-        most all of it.
-        """
-        result: dict[int, int] = {}
-        for (source, _), n_read in parts.items():
-            result[source] = min(result.get(source, 0) + n_read, self.n_bytes[source])
-        return result
-
-    def _visit(self, op: Op) -> None:
-        for value in op.outputs:
-            if self.stored[value] or not self.graph.varies[value]:
-                continue
-            parts = self.parts(op, range(len(op.inputs)))
-            if self._is_kept(value, sum(self.whole(parts).values())):
-                self.stored[value] = True
-                parts = {(value, value): self.n_bytes[value]}
-            self._parts_by_value[value] = parts
-
-    def _is_kept(self, value: int, source_bytes: int) -> bool:
-        """Whether a value is written that each of its users could make of `source_bytes`."""
-        users, own_bytes = len(self.graph.users[value]), self.graph.values[value].n_bytes
-        if users < 2:
-            return False
-        if self._remade == "cheap":
-            return source_bytes > _RECOMPUTE_RATIO * own_bytes
-        return users * source_bytes > source_bytes + (1 + users) * own_bytes

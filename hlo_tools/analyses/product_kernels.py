@@ -4,7 +4,8 @@ follows and kernels have several results.
 Such a kernel has its product's result at hand, part by part, and with it
 
     element     what is computed of the result element by element, with other operands that are
-                there before: inputs, what loops carry, and parts and broadcasts of these
+                there before the product: inputs, what loops carry, what other kernels have made,
+                and parts and broadcasts of these
     sums        over whatever dimensions, of that; what waits for a sum needs all of it first
     maxima      of whole rows of float32 numbers, up to `_LONGEST_ROW` of them: a softmax goes on
                 with these in the same kernel, up to the sum of its exponentials
@@ -31,13 +32,12 @@ from hlo_tools.opcodes import (
     ELEMENTWISE,
     REDUCTIONS,
     RESHAPE,
-    STRUCTURAL,
     VIEWS,
 )
 
 
 _LONGEST_ROW: Final = 4096
-_THERE, _BY_PRODUCT, _APART = range(3)
+_NONE: Final = -1
 _SPREADS: Final = ELEMENTWISE | {BROADCAST, RESHAPE}
 
 
@@ -57,17 +57,17 @@ def made_in_products(graph: Graph, fuser: Fuser) -> list[bool]:
 
     Not what is summed itself, which the kernel of the product does instead.
     """
-    made = _made(graph, fuser)
-    summed = _summed(graph, made)
-    return [kind == _BY_PRODUCT and value not in summed for value, kind in enumerate(made)]
+    products = _products(graph, fuser)
+    summed = _summed(graph, products)
+    return [product != _NONE and value not in summed for value, product in enumerate(products)]
 
 
 def at_hand(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> frozenset[int]:
     """The values that products' kernels have at hand, those that they sum among them; what another
     program has left `in_memory` is there before.
     """
-    made = _made(graph, fuser, in_memory)
-    return frozenset(value for value, kind in enumerate(made) if kind == _BY_PRODUCT)
+    products = _products(graph, fuser, in_memory)
+    return frozenset(value for value, product in enumerate(products) if product != _NONE)
 
 
 def is_done_by_product(op: Op, values: frozenset[int]) -> bool:
@@ -79,27 +79,31 @@ def is_done_by_product(op: Op, values: frozenset[int]) -> bool:
     return op.opcode in ELEMENTWISE and op.outputs[0] in values
 
 
-def _made(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> list[int]:
-    """Of each value whether it is there before, made in a product's kernel, or by another."""
-    made = [_THERE] * len(graph.values)
+def _products(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> list[int]:
+    """Of each value the number of the product whose kernel makes it, -1 of others."""
+    products = [_NONE] * len(graph.values)
     if fuser.products != "fused" or fuser.results != "several":
-        return made
+        return products
+    # The last op that has to be done before a value is there.
+    behind = [_NONE] * len(graph.values)
     maxima: set[int] = set()
-    for op in graph.ops:
-        if op.opcode in STRUCTURAL:
-            continue
-        latest = max((made[v] for v in op.inputs), default=_THERE)
+    for index, op in enumerate(graph.ops):
+        product = max((products[v] for v in op.inputs), default=_NONE)
+        others = max((behind[v] for v in op.inputs if products[v] != product), default=_NONE)
+        ready = max((behind[v] for v in op.inputs), default=_NONE)
         if op.opcode in CONTRACTIONS:
-            latest = _BY_PRODUCT
-        elif latest == _BY_PRODUCT and _is_of_maxima(graph, op, maxima):
+            product = ready = index
+        elif product != _NONE and _is_of_maxima(graph, op, maxima):
             maxima.update(op.outputs)
-        elif op.opcode not in ELEMENTWISE and not _keeps_dims(graph, op):
+        elif op.opcode in ELEMENTWISE or _keeps_dims(graph, op):
+            product = product if others < product else _NONE
+        else:
             is_view = op.opcode in VIEWS or op.opcode == RESHAPE
-            latest = _THERE if is_view and latest == _THERE else _APART
+            product, ready = _NONE, ready if is_view else index
         for value in op.outputs:
-            is_made = graph.varies[value] and value not in in_memory
-            made[value] = latest if is_made else _THERE
-    return made
+            if graph.varies[value] and value not in in_memory:
+                products[value], behind[value] = product, ready
+    return products
 
 
 def _is_of_maxima(graph: Graph, op: Op, maxima: set[int]) -> bool:
@@ -113,7 +117,7 @@ def _is_of_maxima(graph: Graph, op: Op, maxima: set[int]) -> bool:
     return rows.dtype == "f32" and is_of_rows and rows.dims[-1] <= _LONGEST_ROW
 
 
-def _summed(graph: Graph, made: Sequence[int]) -> set[int]:
+def _summed(graph: Graph, products: Sequence[int]) -> set[int]:
     """Of what products make, what a reduction takes, and all that is computed of that element by
     element, before the reduction or beside it.
     """
@@ -121,10 +125,10 @@ def _summed(graph: Graph, made: Sequence[int]) -> set[int]:
     by_element = [op for op in graph.ops if op.opcode not in CONTRACTIONS]
     for op in reversed(by_element):
         if op.opcode in REDUCTIONS or any(v in summed for v in op.outputs):
-            summed.update(v for v in op.inputs if made[v] == _BY_PRODUCT)
+            summed.update(v for v in op.inputs if products[v] != _NONE)
     for op in by_element:
         if any(v in summed for v in op.inputs):
-            summed.update(v for v in op.outputs if made[v] == _BY_PRODUCT)
+            summed.update(v for v in op.outputs if products[v] != _NONE)
     return summed
 
 

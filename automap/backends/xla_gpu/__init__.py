@@ -157,6 +157,7 @@ XLA_GPU: Final = Backend(
     loop_zeros="all",
     # Measured so on an H100 (docs/reports/levers.md).
     host_copies="in line",
+    host_state="whole leaves",
     ragged_products="all groups",
     scattered_products="apart",
     # Layouts are assigned so (gpu_layout_assignment.cc).

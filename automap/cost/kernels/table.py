@@ -323,7 +323,7 @@ def _kernel_class(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
     if op.opcode in CONTRACTIONS:
         return "product"
     if op.opcode == "convert" and [a.value for a in kernel.reads] == [*op.inputs]:
-        return "copy"  # a cast that is fused with nothing
+        return "elementwise" if kernel.joins else "copy"  # a cast that is fused with nothing
     if op.opcode in ("reduce", "reduce-window"):
         return "reduce"
     return "copy" if op.opcode in (LOOP_ENTER, "scatter") else "elementwise"

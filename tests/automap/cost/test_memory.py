@@ -30,7 +30,7 @@ def profiles(draw):
     chosen = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=4)) if pairs else []
     repeats = np.array([(*p, i) for i, p in enumerate(chosen)], np.int64).reshape(-1, 3)
     buffers = BufferTable(
-        hosted=np.zeros(n_buffers, bool),
+        hosted_bytes=np.zeros(n_buffers),
         value=np.full(n_buffers, -1),
         shape=integers(0, SHAPES - 1, n_buffers),
         n_bytes=integers(1, 100, n_buffers).astype(float),

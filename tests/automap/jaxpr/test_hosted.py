@@ -14,6 +14,7 @@ import pytest
 import automap
 from automap.config import read_options
 from automap.cost.hosted import movable_leaves
+from automap.jaxpr import in_parts
 from automap.jaxpr.blocks import block_groups
 from automap.plan.levers import CARRY, LeversRecord, WithoutLeversRecord
 from automap.planner.levers import find_with_levers
@@ -87,7 +88,9 @@ def _plans(step, args, others):
         levers = _levers(remat=records, microbatches=1 if levers is None else 2)
         workload = levered_workload(workload, levers, "cpu")
     outcome = find(workload, get_topology("local"), PRESET)
-    paths = tuple(workload.problem.paths[leaf] for leaf in movable_leaves(workload.problem))
+    paths = tuple(
+        workload.problem.paths[leaf] for leaf in movable_leaves(workload.problem, "in parts")
+    )
     assert paths
     kept = _levers(offload=paths) if levers is None else replace(levers, offload=paths)
     plans = [build_plan(replace(outcome, levers=each)) for each in (levers, kept)]
@@ -145,13 +148,29 @@ CASES = [
 ]
 
 
+@pytest.fixture(params=["whole", "parts"])
+def how_leaves_come(request, monkeypatch):
+    """Leaves of these models come in whole; with parts of one byte they come in parts."""
+    if request.param == "parts":
+        for name, value in {"_PART_BYTES": 1, "_ROWS": 1, "_LANES": 1}.items():
+            monkeypatch.setattr(in_parts, name, value)
+    return request.param
+
+
 @pytest.mark.parametrize(("name", "others"), CASES)
-def test_the_same_bits_with_state_in_host_memory(name, others):
+def test_the_same_bits_with_state_in_host_memory(name, others, how_leaves_come):
     step, args = _model(name)
     without, kept = _plans(step, args, others)
     expected, got = (_run(plan, step, args) for plan in (without, kept))
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(jax.device_get(a), jax.device_get(b))
+    # Softmax takes no notice of a key's bias: its gradient is a rounding, which Adam makes a step.
+    is_noise = [
+        "['k']['bias']" in jax.tree_util.keystr(p) for p, _ in jax.tree.leaves_with_path(got)
+    ]
+    for a, b, skip in zip(jax.tree.leaves(got), jax.tree.leaves(expected), is_noise, strict=True):
+        if how_leaves_come == "whole":
+            np.testing.assert_array_equal(jax.device_get(a), jax.device_get(b))
+        elif not skip:
+            np.testing.assert_allclose(jax.device_get(a), jax.device_get(b), rtol=2e-4, atol=2e-5)
     paths = [f"[0]{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(got[0])]
     for path, leaf in zip(paths, jax.tree.leaves(got[0]), strict=True):
         is_hosted = path in kept.levers.offload
@@ -197,7 +216,7 @@ def test_a_step_fits_that_does_not_without():
     assert 0 < plan.levers.host_bytes
     assert "offload of" in automap.Plan.from_record(plan).explain()
     # As much stays on the device as there is room for.
-    every = {workload.problem.paths[leaf] for leaf in movable_leaves(workload.problem)}
+    every = {workload.problem.paths[leaf] for leaf in movable_leaves(workload.problem, "in parts")}
     assert set(plan.levers.offload) <= every
     assert plan.predicted.step_seconds == pytest.approx(
         plan.predicted.compute_seconds

@@ -1,0 +1,63 @@
+"""What kernels of products make besides: small steps with the answer by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from automap.backends import backend_for
+from hlo_tools.analyses.kernels import kernels
+from hlo_tools.analyses.liveness import stored_bytes
+from tests.hlo_tools.graphs import step_graph
+
+
+ROWS, WIDTH = 256, 32
+
+
+def _kernels(graph, platform):
+    n_bytes = stored_bytes(graph, [False] * len(graph.values))
+    return kernels(graph, backend_for(platform).fuser, n_bytes)
+
+
+@pytest.mark.parametrize(("platform", "is_written"), [("tpu", True), ("cuda", False)])
+def test_logits_are_widened_in_memory_for_the_look_up_of_their_loss_alone(platform, is_written):
+    """As libtpu 0.0.51 does: its kernel of the product writes both, and sums read the narrow."""
+
+    def step(x, w, labels):
+        logits = x.astype("bfloat16") @ w.astype("bfloat16")
+        wide = logits.astype("float32")
+        own = jnp.take_along_axis(wide, labels[:, None].astype("int32"), axis=1)
+        return own.sum() - jnp.exp(wide).sum(), logits
+
+    graph = step_graph(step, (ROWS, WIDTH), (WIDTH, WIDTH), (ROWS,))
+    kernels = _kernels(graph, platform)
+    wide = [
+        access.value
+        for kernel in kernels
+        for access in kernel.writes
+        if graph.values[access.value].dims == (ROWS, WIDTH)
+        and graph.values[access.value].dtype == "f32"
+    ]
+    assert len(wide) == is_written
+    readers = {graph.ops[k.op].opcode for k in kernels if {a.value for a in k.reads} & {*wide}}
+    assert readers == ({"gather"} if is_written else set())
+    if is_written:
+        (writer,) = [k for k in kernels if wide[0] in {a.value for a in k.writes}]
+        assert writer.joins
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_product_goes_on_with_what_other_kernels_have_made_before_it(is_before):
+    """As libtpu 0.0.51 does in the backward pass of an attention that is computed again."""
+
+    def step(a, b):
+        def normalized():
+            return jax.nn.softmax(jnp.sin(a) @ b, axis=-1)
+
+        first = normalized() if is_before else None
+        product = a @ b
+        return (product * (normalized() if first is None else first)).sum(-1)
+
+    graph = step_graph(step, (ROWS, WIDTH), (WIDTH, WIDTH))
+    (weighed,) = [k for k in _kernels(graph, "tpu") if graph.ops[k.op].opcode == "multiply"]
+    # Behind the softmax the kernel of the product is over: another one has to weigh its result.
+    assert weighed.joins == is_before
