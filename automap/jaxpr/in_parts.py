@@ -33,7 +33,7 @@ from automap.jaxpr.microbatch.rules import ELEMENTWISE
 
 PARTS: Final = 16
 """At most; a part has `_PART_BYTES` at least."""
-_PART_BYTES: Final = 2**20
+_PART_BYTES: Final = 2**18
 _ROWS, _LANES = 32, 1024
 """What parts are multiples of, of the last dimension but one and of the last: whole tiles of a
 TPU's arrays, of types of one byte or more.

@@ -30,8 +30,9 @@ def test_parts_are_whole_tiles_and_not_too_many(shape, itemsize):
 def test_small_leaves_stay_whole():
     assert cut_leaf((48, 64), 4) is None
     assert cut_leaf((48, 1024, 4096), 4) == Cut(0, 3)
-    # A part has a megabyte at least.
-    assert cut_leaf((4, 256, 1024), 4) == Cut(0, 1)
+    # A part has a quarter of a megabyte at least, and whole tiles.
+    assert cut_leaf((256, 1024), 4) == Cut(0, 64)
+    assert cut_leaf((4, 256, 1024), 4) == Cut(1, 32)
     assert cut_leaf((1, 50257, 1024), 4) == Cut(1, 3168)
 
 
