@@ -95,10 +95,14 @@ class _InParts:
 
     def _cut(self, update: Update) -> Cut | None:
         """How the leaves of an update are cut; None if they come in whole."""
-        leaves = self._leaves(update)
+        leaves, outvars = self._leaves(update), self._jaxpr.outvars
         places = {self._places[n] for n in leaves}
-        results = [o for o, var in enumerate(self._jaxpr.outvars) if var in update.outputs]
+        results = {o for o, var in enumerate(outvars) if var in update.outputs}
         if len(places) > 1 or not leaves <= {self._hosted.state.get(o) for o in results}:
+            return None
+        # What the step returns as a leaf and once more would have to be in both memories.
+        hosted = {outvars[o] for o in results & self._hosted.outputs}
+        if any(outvars[o] in hosted for o in results - self._hosted.outputs):
             return None
         shape = places.pop().shard_shape(update.outputs[0].aval.shape)
         return cut_leaf(shape, max(v.aval.dtype.itemsize for v in update.arrays))

@@ -187,7 +187,7 @@ def kernel_table(
         shape = executed_shape(shape, op, rule, backend)
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
-        kernel_class = _kernel_class(problem, op, kernel)
+        kernel_class = _kernel_class(problem, op, kernel, backend)
         passed = register_pass(problem.graph, kernel, kernel_class, n_bytes, backend)
         # Of what is there before, the memory on the chip helps products alone.
         held = kernel.writes if product is None else accessed
@@ -319,11 +319,14 @@ def _operand_field(keys: Sequence[_Key], name: str) -> np.ndarray:
     return np.array([[getattr(k.operands[i], name) for k in keys] for i in (0, 1)], np.int64)
 
 
-def _kernel_class(problem: Problem, op: Op, kernel: Kernel) -> OpClass:
+def _kernel_class(problem: Problem, op: Op, kernel: Kernel, backend: Backend) -> OpClass:
     if op.opcode in CONTRACTIONS:
         return "product"
     if op.opcode == "convert" and [a.value for a in kernel.reads] == [*op.inputs]:
-        return "elementwise" if kernel.joins else "copy"  # a cast that is fused with nothing
+        # A product's kernel that casts its result too moves it as any other; else the cast is fused
+        # with nothing.
+        is_by_product = kernel.joins and backend.fuser.products == "fused"
+        return "elementwise" if is_by_product else "copy"
     if op.opcode in ("reduce", "reduce-window"):
         return "reduce"
     return "copy" if op.opcode in (LOOP_ENTER, "scatter") else "elementwise"
