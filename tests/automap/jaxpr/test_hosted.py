@@ -177,6 +177,24 @@ def test_the_same_bits_with_state_in_host_memory(name, others, how_leaves_come):
         assert leaf.sharding.memory_kind == ("pinned_host" if is_hosted else "device")
 
 
+def test_a_leaf_that_the_step_returns_besides_is_in_both_memories(how_leaves_come):
+    step, args = _mlp()
+
+    def telling(state, x):
+        new, value = step(state, x)
+        return new, (value, new["opt"][1][0].mu["in"])
+
+    jitted = jax.jit(telling, donate_argnums=0)
+    without, kept = _plans(jitted, args, ())
+    expected, got = (_run(plan, jitted, args) for plan in (without, kept))
+    told, own = got[1][1], got[0]["opt"][1][0].mu["in"]
+    assert told.sharding.memory_kind == "device"
+    assert own.sharding.memory_kind == "pinned_host"
+    before = jax.device_get(expected[1][1])
+    np.testing.assert_allclose(jax.device_get(told), before, rtol=1e-5, atol=1e-8)
+    np.testing.assert_array_equal(jax.device_get(told), jax.device_get(own))
+
+
 @pytest.mark.slow
 def test_state_is_born_there_saved_and_restored(tmp_path):
     import orbax.checkpoint as ocp
