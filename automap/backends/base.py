@@ -33,6 +33,7 @@ from automap.backends.fitted import (
     tile_numbers,
 )
 from automap.backends.protocols import Protocol
+from automap.jaxpr.hosted import HostState
 from automap.topology.model import Device, Platform
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import Graph
@@ -154,7 +155,7 @@ class Backend:
     hidden_gathers: Literal["none", "beside kernels"]
     loop_zeros: Literal["by byte", "by number", "all"]
     host_copies: Literal["in line", "beside kernels"]
-    host_state: Literal["whole leaves", "in parts"]
+    host_state: HostState
     ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]
     collective_dims: Literal["any", "first"]
