@@ -45,7 +45,7 @@ from automap.cost.traffic.turned import with_turned
 from automap.program.problem import Problem
 from automap.topology.model import Platform
 from hlo_tools.analyses.accesses import Access, Kernel
-from hlo_tools.analyses.host_memory import HostMemory, host_memory
+from hlo_tools.analyses.host_memory import HostMemory, host_memory, loads_of_loops
 from hlo_tools.analyses.kernels import kernels, kernels_apart
 from hlo_tools.analyses.liveness import (
     Buffers,
@@ -141,7 +141,9 @@ def build_tables(
         beside_sums=backend.beside_sums,
     )
     position = op_positions(graph, problem.phases, places.updates)
-    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places)
+    # Beside kernels a copy begins when what it copies is there.
+    early = loads_of_loops(graph, host) if backend.host_copies == "beside kernels" else {}
+    live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places, early)
     copies = with_turned(copies, operands, results, graph, live.position_of_op)
     orders = None if backend.arrays is None else backend.arrays.orders(graph)
     scratch = backend.scratch(graph)

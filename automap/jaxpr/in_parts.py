@@ -38,6 +38,8 @@ _ROWS, _LANES = 32, 1024
 """What parts are multiples of, of the last dimension but one and of the last: whole tiles of a
 TPU's arrays, of types of one byte or more.
 """
+_TILE: Final = 128
+"""What a part of any dimension is a multiple of that such a compiler may lay as the last one."""
 _CONSTRAINT: Final = "sharding_constraint"
 _SPREAD: Final = "broadcast_in_dim"
 
@@ -71,10 +73,19 @@ def cut_leaf(shape: Sequence[int], itemsize: int) -> Cut | None:
         return None
     # Not along the last dimension, which would be strided most, unless there is no other.
     axes = range(max(len(shape) - 1, 1))
-    axis = next((a for a in axes if shape[a] >= count), max(axes, key=shape.__getitem__))
+    sizes = [_part_size(shape, axis, count) for axis in axes]
+    parts = [ceil(shape[axis] / size) for axis, size in zip(axes, sizes, strict=True)]
+    axis = next((a for a in axes if parts[a] >= count), max(axes, key=parts.__getitem__))
+    return Cut(axis, sizes[axis]) if parts[axis] > 1 else None
+
+
+def _part_size(shape: Sequence[int], axis: int, count: int) -> int:
+    """The size of whole tiles along a dimension that makes about so many parts."""
     step = {1: _LANES, 2: _ROWS}.get(len(shape) - axis, 1)
-    size = ceil(ceil(shape[axis] / count) / step) * step
-    return Cut(axis, size) if size < shape[axis] else None
+    # A compiler may lay another dimension as the last one, if the last does not fill tiles.
+    if shape[-1] % _TILE and shape[axis] >= _TILE:
+        step = max(step, _TILE)
+    return ceil(ceil(shape[axis] / count) / step) * step
 
 
 def hosted_updates(jaxpr: Any, leaves: Collection[int]) -> list[Update]:

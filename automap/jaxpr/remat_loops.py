@@ -7,13 +7,19 @@ What a trip of the backward loop needs of the forward one's it reads as that did
 slices are given to it too, carries are stacked                              -> in: `Loop.source`
 What waits in the host's memory is put there in its trip, stacked there, and brought back in the
 trip that reads it                                       -> in: `Loop.forward`, `_BackwardBody`
+Its dimensions have one order, before and after: each loop's kernels may want another, and a
+compiler that is free to choose brings the whole stack back between the loops to turn it around,
+XLA:TPU's (measured: docs/reports/levers.md)                         -> in: `_host_order`, `_stored`
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, permutations
+import math
+from typing import Any, Final
 
 import jax
 from jax import lax, memory
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.extend import core
 from jax.extend.core import jaxpr_as_fun
 import jax.numpy as jnp
@@ -22,6 +28,11 @@ from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, shape_in_m
 from automap.jaxpr.again import Again, Choice, is_var
 from automap.jaxpr.blocks import Home, is_for_backward, variables
 from automap.jaxpr.flatten import FlatJaxpr
+
+
+_TILE: Final = (8, 128)
+"""A TPU rounds the last two dimensions of an array in memory up to multiples of these."""
+_MOST_LENGTHENING: Final = 1.5
 
 
 class Loop:
@@ -105,15 +116,15 @@ class Loop:
             for stack, var in zip(eqn.outvars[n_carry:], self._body.outvars[n_carry:])
             if stack not in self._dropped
         ]
-        stores = {v: _moved(v, memory.Space.Host) for v in self._added if v in self._choice.hosted}
-        added = [stores[v].outvars[0] if v in stores else v for v in self._added]
+        stores = {v: _stored(v) for v in self._added if v in self._choice.hosted}
+        added = [stores[v][-1].outvars[0] if v in stores else v for v in self._added]
         outvars = [*self._body.outvars[:n_carry], *(v for _, v in left), *added]
         body = rebuild_jaxpr(
             self._body.original,
             self._body.constvars,
             self._body.consts,
             outvars,
-            [*(e.eqn for e in self._body.equations), *stores.values()],
+            [*(e.eqn for e in self._body.equations), *chain.from_iterable(stores.values())],
         )
         results = [*eqn.outvars[:n_carry], *(s for s, _ in left)]
         results += [self._stacks[var] for var in self._added]
@@ -184,9 +195,9 @@ class _BackwardBody:
         for given in outside:
             here = self._inside(loop, given)
             if given in loop.choice.hosted:
-                load = _moved(here, memory.Space.Device)
-                yield load
-                (here,) = load.outvars
+                load = _loaded(here)
+                yield from load
+                (here,) = load[-1].outvars
             again.now[given] = here
         yield from again.emit(numbers)
 
@@ -199,7 +210,7 @@ class _BackwardBody:
         if isinstance(outer, core.Literal):
             return core.Literal(outer.val, var.aval)
         is_there = var in loop.choice.hosted
-        aval = _moved(var, memory.Space.Host).outvars[0].aval if is_there else var.aval
+        aval = _stored(var)[-1].outvars[0].aval if is_there else var.aval
         return self._given[kind].setdefault(outer, core.Var(aval))
 
     def emit(self, eqn: Any) -> Iterator[Any]:
@@ -223,9 +234,42 @@ class _BackwardBody:
         )
 
 
-def _moved(var: Any, space: Any) -> Any:
-    """The equation that makes a variable's copy in a memory, a variable of its own."""
-    traced = jax.make_jaxpr(lambda x: jax.device_put(x, space))(shape_in_memory(var.aval))
+def _stored(var: Any) -> tuple[Any, Any]:
+    """The equations that make a variable's copy in the host's memory, its dimensions in order."""
+    order = Layout(_host_order(var.aval.shape))
+    laid_out = _equation(lambda x: with_layout_constraint(x, order), var)
+    return laid_out, _equation(lambda x: jax.device_put(x, memory.Space.Host), laid_out.outvars[0])
+
+
+def _loaded(var: Any) -> tuple[Any, Any]:
+    """The equations that bring such a copy back, as it was stored."""
+    order = Layout(_host_order(var.aval.shape))
+    load = _equation(lambda x: jax.device_put(x, memory.Space.Device), var)
+    return load, _equation(lambda x: with_layout_constraint(x, order), load.outvars[0])
+
+
+def _host_order(shape: Sequence[int]) -> tuple[int, ...]:
+    """Dimensions from major to minor of what waits in the host's memory: as they are, unless a
+    TPU's tiles then have over half as many gaps as numbers, and else in the order of fewest gaps.
+    """
+    own = tuple(range(len(shape)))
+    if len(shape) < len(_TILE) or _in_tiles(shape, own) <= _MOST_LENGTHENING * math.prod(shape):
+        return own
+    # Of equal ones the later dimensions: batches, which plans split, are the first.
+    pairs = permutations(reversed(own), len(_TILE))
+    minor = min(pairs, key=lambda last: _in_tiles(shape, last))
+    return (*(n for n in own if n not in minor), *minor)
+
+
+def _in_tiles(shape: Sequence[int], order: Sequence[int]) -> int:
+    """Numbers of an array whose last dimensions in an order are rounded up to tiles."""
+    minor = dict(zip(order[-len(_TILE) :], _TILE, strict=True))
+    return math.prod(math.ceil(n / minor.get(d, 1)) * minor.get(d, 1) for d, n in enumerate(shape))
+
+
+def _equation(function: Callable[[Any], Any], var: Any) -> Any:
+    """The one equation of a function of a variable, whose result is a variable of its own."""
+    traced = jax.make_jaxpr(function)(shape_in_memory(var.aval))
     (eqn,) = open_jaxpr(traced)[0].eqns
     return eqn.replace(invars=[var], outvars=[core.Var(traced.out_avals[0])])
 

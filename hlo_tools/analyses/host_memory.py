@@ -13,11 +13,20 @@ What does not depend on an input, as the zeros that stacks begin as, is made for
 so that nothing is told from one use of it to another.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from hlo_tools.graph import Graph, Op, sources_by_output
-from hlo_tools.opcodes import CUSTOM_CALL, DYNAMIC_UPDATE_SLICE, REORDERS, SLICES, STRUCTURAL
+from hlo_tools.opcodes import (
+    CUSTOM_CALL,
+    DYNAMIC_UPDATE_SLICE,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    REORDERS,
+    SLICES,
+    STRUCTURAL,
+)
 
 
 _TARGET: Final = "annotate_device_placement"
@@ -53,6 +62,24 @@ def host_memory(graph: Graph) -> HostMemory:
                 values |= {outside, carried}
     loads = [n for n, op in calls.items() if n not in stores and op.inputs[0] in values]
     return HostMemory(frozenset(values), tuple(stores), tuple(loads))
+
+
+def loads_of_loops(graph: Graph, host: HostMemory) -> Mapping[int, int]:
+    """For each value that a loop brings in, of what an earlier loop has put into the host's memory,
+    the end of that loop, the number of its op: from there on the first trip's may be brought in.
+    """
+    ends: dict[int, int] = {}
+    for number in host.loads:
+        value, is_outside = graph.ops[number].inputs[0], False
+        while (producer := graph.values[value].producer) >= 0:
+            op = graph.ops[producer]
+            if op.opcode == LOOP_EXIT or op.opcode not in _HANDS_ON:
+                if op.opcode == LOOP_EXIT and is_outside:
+                    ends[graph.ops[number].outputs[0]] = producer
+                break
+            is_outside |= op.opcode == LOOP_ENTER
+            value = next(s[0] for output, s in sources_by_output(op) if output == value)
+    return ends
 
 
 def _is_call(op: Op) -> bool:

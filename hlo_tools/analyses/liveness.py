@@ -157,9 +157,10 @@ def buffers(
     donated: Mapping[int, int],
     narrow: Sequence[bool],
     places: Places | None = None,
+    early: Mapping[int, int] | None = None,
 ) -> Buffers:
     """Intervals of all buffers; `donated` maps an output index to the input index it may
-    overwrite.
+    overwrite, `early` a value to the number of the op at which it begins to arrive.
     """
     places = places or Places()
     awaited = awaited_by_products(graph, phases) if places.updates == "late" else ()
@@ -192,6 +193,8 @@ def buffers(
             for value in (*op.inputs, *op.outputs):
                 if graph.varies[value] and value not in graph.unread:
                     touch(value, int(position[index]))
+    for value, op_number in (early or {}).items():
+        touch(value, int(position[op_number]))
     for value in graph.outputs:
         touch(value, last)
     inputs = {home[v] for v in graph.inputs}

@@ -37,9 +37,16 @@ from hlo_tools.opcodes import (
 from hlo_tools.rules.notation import Notation
 
 
-# Custom calls that hand their operand on: sharding annotations of either partitioner.
+# Custom calls that hand their operand on: sharding annotations of either partitioner, and what says
+# in which order dimensions lie in memory.
 _IDENTITY_TARGETS = frozenset(
-    {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "xla.sdy.FuncResultSharding"}
+    {
+        "LayoutConstraint",
+        "Sharding",
+        "SPMDFullToShardShape",
+        "SPMDShardToFullShape",
+        "xla.sdy.FuncResultSharding",
+    }
 )
 # The two ends of what runs on parts of arrays (`shard_map`).
 _MANUAL_TARGETS: Mapping[str, str] = {
