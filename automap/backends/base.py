@@ -65,7 +65,7 @@ class Backend:
                         (`automap.cost.edges.sums`); where they are merged, indices are seen through
                         too
     float32_products    whether operands of a product are rounded, stored and moved as bfloat16
-                        (`hlo_tools.analyses.liveness`)
+                        (`hlo_tools.analyses.widths`)
     collectives         whether they run beside kernels (`automap.cost.schedule.overlap`); updates
                         are late then (`hlo_tools.analyses.liveness`)
     combines            what small collectives become one message: sums of gradients, and gathers of

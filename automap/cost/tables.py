@@ -47,15 +47,9 @@ from automap.topology.model import Platform
 from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.host_memory import HostMemory, host_memory, loads_of_loops
 from hlo_tools.analyses.kernels import kernels, kernels_apart
-from hlo_tools.analyses.liveness import (
-    Buffers,
-    Places,
-    buffers,
-    narrow_values,
-    op_positions,
-    stored_bytes,
-)
+from hlo_tools.analyses.liveness import Buffers, Places, buffers, op_positions
 from hlo_tools.analyses.phases import Phase
+from hlo_tools.analyses.widths import narrow_values, stored_bytes
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, SCATTER
 

@@ -25,7 +25,7 @@ from automap.streams.products import MergeClass, Product, matrix_product, merge_
 from automap.topology.model import OpClass
 from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.kernels import kernels
-from hlo_tools.analyses.liveness import stored_bytes
+from hlo_tools.analyses.widths import stored_bytes
 from hlo_tools.graph import Op
 from hlo_tools.opcodes import (
     CONTRACTIONS,

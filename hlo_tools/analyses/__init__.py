@@ -20,8 +20,7 @@
 `hlo_tools.analyses.linkage`      linkage groups: the (value, dimension) nodes that one
                                   decision forces together
 `hlo_tools.analyses.host_memory`  what is in the host's memory, and what brings it there and back
-`hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves, and
-                                  which float32 values are kept as bfloat16
+`hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves
 `hlo_tools.analyses.passes`       what kernels that are fused read once, and which hold rows whole
 `hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward
                                   pass, which the update
@@ -32,4 +31,5 @@
                                   state, batch, rng key, constant
 `hlo_tools.analyses.storage`      storage groups: the dimensions along which a leaf can be kept
                                   sharded without its computation being so
+`hlo_tools.analyses.widths`       which float32 values are kept as bfloat16
 """

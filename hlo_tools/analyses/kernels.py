@@ -19,7 +19,7 @@ the way, or looked up by index, it reads only that part: a loop over stacked lay
 time.
 
 What enters a loop may have to be written first, by kernels of the op that enters it: zeros that the
-loop adds to or fills, and the rounded copy of what it multiplies (`hlo_tools.analyses.liveness`)
+loop adds to or fills, and the rounded copy of what it multiplies (`hlo_tools.analyses.widths`)
                                                                             -> in: `_prepared`
 
 Two programs that run one after the other fuse nothing over what one leaves for the other

@@ -1,4 +1,4 @@
-"""When each stored value comes into memory and when it leaves, and how wide it is kept there.
+"""When each stored value comes into memory and when it leaves.
 
 Values are alive for intervals of positions in the order in which ops run.
 
@@ -30,17 +30,6 @@ are one                                              -> in: `hlo_tools.analyses.
 Where the compiler chooses the order of dimensions, a transposed array is the array itself; and what
 adds one number to each row of zeros, as the gradient of a look-up in each row, is computed where it
 is read                                                                     -> in: `Places`
-
-A TPU rounds float32 operands of a product to bfloat16 unless told otherwise, and its compiler
-rounds a value where it is made if nothing but such products reads it: half the bytes in memory, and
-in the stacks of a loop's residuals. A value is *narrow* if all its uses are:
-
-    an operand of a dot or convolution of default precision
-    a rearrangement, a slice, an update of a slice      if what they make is narrow
-    handed on by a loop or branch                       if it is narrow there too
-    handed unchanged into a loop                        in any case: the loop gets a rounded copy
-
-the largest such set                                                        -> in: `narrow_values`
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,12 +40,10 @@ from typing import Literal
 import numpy as np
 
 from hlo_tools.analyses.accesses import Kernel
-from hlo_tools.analyses.invariants import equal_stacks, passed_on
+from hlo_tools.analyses.invariants import equal_stacks
 from hlo_tools.analyses.phases import Phase, awaited_by_products
-from hlo_tools.graph import Graph, Op, Value, sources_by_output
+from hlo_tools.graph import Graph, Value, sources_by_output
 from hlo_tools.opcodes import (
-    CONTRACTIONS,
-    KEEPS_NUMBERS,
     KEEPS_OPERANDS,
     LOOP_ENTER,
     LOOP_EXIT,
@@ -64,7 +51,6 @@ from hlo_tools.opcodes import (
     MANUAL_EXIT,
     REDUCTIONS,
     SCATTER,
-    STRUCTURAL,
 )
 
 
@@ -178,25 +164,13 @@ def buffers(
         death[buffer] = max(death.get(buffer, at), at)
         member.setdefault(buffer, value)
 
-    for value in graph.inputs:
-        # The caller holds the inputs: they are there for the whole step.
-        touch(value, 0)
-        touch(value, last)
+    for value, at in _held(graph, position, early or {}):
+        touch(value, at)
     for kernel in kernels:
         at = int(position[kernel.op])
         for access in (*kernel.writes, *kernel.reads):
             if access.value not in computed_anew:
                 touch(access.value, at)
-    for index, op in enumerate(graph.ops):
-        if op.opcode in (LOOP_ENTER, LOOP_EXIT):
-            # A carry is in memory for the whole loop, whatever its trips read.
-            for value in (*op.inputs, *op.outputs):
-                if graph.varies[value] and value not in graph.unread:
-                    touch(value, int(position[index]))
-    for value, op_number in (early or {}).items():
-        touch(value, int(position[op_number]))
-    for value in graph.outputs:
-        touch(value, last)
     inputs = {home[v] for v in graph.inputs}
     summed = _summed(graph, kernels) if places.beside_sums == "anew" else {}
     place: dict[int, int] = {}
@@ -220,6 +194,26 @@ def buffers(
         n_positions=last + 1,
         position_of_op=position,
     )
+
+
+def _held(
+    graph: Graph, position: np.ndarray, early: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
+    """(value, a position at which it is in memory) besides those of kernels."""
+    for value in graph.inputs:
+        # The caller holds the inputs: they are there for the whole step.
+        yield value, 0
+        yield value, len(graph.ops)
+    for index, op in enumerate(graph.ops):
+        if op.opcode in (LOOP_ENTER, LOOP_EXIT):
+            # A carry is in memory for the whole loop, whatever its trips read.
+            for value in (*op.inputs, *op.outputs):
+                if graph.varies[value] and value not in graph.unread:
+                    yield value, int(position[index])
+    for value, op_number in early.items():
+        yield value, int(position[op_number])
+    for value in graph.outputs:
+        yield value, len(graph.ops)
 
 
 def _summed(graph: Graph, kernels: Sequence[Kernel]) -> dict[int, list[int]]:
@@ -330,70 +324,3 @@ def _same_arrays(graph: Graph, narrow: Sequence[bool], places: Places) -> Iterat
             # An input is as the caller has it.
             if graph.values[source].producer >= 0 and narrow[value] == narrow[source]:
                 yield value, source
-
-
-def stored_bytes(graph: Graph, narrow: Sequence[bool]) -> list[int]:
-    """Bytes of each (unsharded) value in memory."""
-    return [
-        value.n_bytes // (2 if is_narrow else 1) for value, is_narrow in zip(graph.values, narrow)
-    ]
-
-
-def narrow_values(graph: Graph) -> list[bool]:
-    """For each value whether it is kept as bfloat16 though it is float32."""
-    # Inputs and results are as the caller has them.
-    wide = [value.dtype != "f32" or value.producer < 0 for value in graph.values]
-    for value in graph.outputs:
-        wide[value] = True
-    if not any(_rounds(op) for op in graph.ops):
-        return [False] * len(wide)
-    invariant = _loop_invariant(graph)
-    # Zeros that several stacks start from are made for each.
-    ties = [(a, b) for a, b in graph.ties if graph.varies[a]]
-    changed = True
-    while changed:
-        before = sum(wide)
-        # From users to what they read; the carry of a loop may need another round.
-        for index in range(len(graph.ops) - 1, -1, -1):
-            _widen(graph, graph.ops[index], wide)
-        for outside, carried in ties:
-            if wide[carried] or (wide[outside] and carried not in invariant):
-                wide[outside] = wide[carried] = True
-        changed = sum(wide) != before
-    return [not w for w in wide]
-
-
-def _widen(graph: Graph, op: Op, wide: list[bool]) -> None:
-    """Mark operands that an op reads as they are; for loops and branches their ties say it."""
-    if op.opcode in STRUCTURAL:
-        operands = ()
-    elif _rounds(op):
-        # A product rounds its two operands; the sizes of a ragged one's groups it reads as they
-        # are.
-        operands = op.inputs[2:]
-    elif op.opcode in KEEPS_NUMBERS:
-        is_read = any(wide[v] and graph.values[v].dtype == "f32" for v in op.outputs)
-        operands = op.inputs if is_read or not _keeps_bits(graph, op) else ()
-    else:
-        operands = op.inputs
-    for value in operands:
-        wide[value] = True
-
-
-def _rounds(op: Op) -> bool:
-    return op.opcode in CONTRACTIONS and op.instruction.attributes.precision == 0
-
-
-def _keeps_bits(graph: Graph, op: Op) -> bool:
-    """Whether a rearrangement makes float32, or the bfloat16 that its operand is rounded to
-    anyway.
-    """
-    return all(graph.values[v].dtype in ("f32", "bf16") for v in op.outputs)
-
-
-def _loop_invariant(graph: Graph) -> frozenset[int]:
-    """Values that a loop carries along unchanged: inside they may be narrow though they are wide
-    outside.
-    """
-    enters = (i for i, op in enumerate(graph.ops) if op.opcode == LOOP_ENTER)
-    return frozenset(value for i in enters for value in passed_on(graph, i))

@@ -7,13 +7,9 @@ import pytest
 
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels
-from hlo_tools.analyses.liveness import (
-    Places,
-    buffers,
-    narrow_values,
-    stored_bytes,
-)
+from hlo_tools.analyses.liveness import Places, buffers
 from hlo_tools.analyses.phases import Phase, phases
+from hlo_tools.analyses.widths import narrow_values, stored_bytes
 from hlo_tools.graph import DTYPE_BITS, flatten
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module

@@ -6,7 +6,7 @@ import pytest
 
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels
-from hlo_tools.analyses.liveness import stored_bytes
+from hlo_tools.analyses.widths import stored_bytes
 from tests.hlo_tools.graphs import step_graph
 
 
