@@ -137,10 +137,10 @@ class CollectivePrices:
         """A number for the type of what each result edge sums, 0 for operand edges, [edges]."""
         results, values = self.tables.results, self.tables.program.problem.graph.values
         numbers: dict[str, int] = {}
-        dtypes = np.zeros(results.count.size + self.tables.operands.count.size, np.int64)
-        for edge, value in results.incidences[:, :2].tolist():
-            dtypes[edge] = numbers.setdefault(values[value].dtype, len(numbers))
-        return dtypes
+        # Not by incidences, which copies of a program (`automap.search.factored`) do not have.
+        made = (values[value].dtype for value in results.value.tolist())
+        summed = [numbers.setdefault(dtype, len(numbers)) for dtype in made]
+        return np.array([*summed, *[0] * self.tables.operands.count.size], np.int64)
 
     def _cost(self, kind: int, mask: int, sizes: tuple[int, ...]) -> CollectiveCost:
         # The key has the sizes, as one evaluator prices points of many meshes.

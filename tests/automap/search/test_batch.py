@@ -38,6 +38,24 @@ def test_a_batch_gives_what_single_points_give(step, topology):
     check(search_context(*step(), topology=topology))
 
 
+def test_a_batch_merges_sums_of_one_type_only():
+    def loss(layers, x):
+        def layer(x, weights):
+            matrix, bias = weights
+            return jnp.tanh((x @ matrix).astype("float32") + bias).astype("bfloat16"), None
+
+        return lax.scan(layer, x, layers)[0].astype("float32").sum()
+
+    def step(layers, x):
+        return jax.tree.map(lambda w, g: w - g, layers, jax.grad(loss)(layers, x))
+
+    layers = jnp.ones((4, 64, 64), "bfloat16"), jnp.ones((4, 64))
+    workload = trace_step(jax.jit(step), (layers, jnp.ones((128, 64), "bfloat16")), platform="cuda")
+    context = find(workload, get_topology("8xh100"), Options(strategy="optcnn")).context
+    assert len(set(context.evaluator.collective_prices._dtypes.tolist())) > 1
+    check(context)
+
+
 def test_a_batch_keeps_to_shardings_of_the_steps_code():
     def step(weights, x):
         return jnp.tanh(lax.with_sharding_constraint(x @ weights, FOUR_BY_TWO(None, "model"))).sum()
