@@ -28,6 +28,7 @@ import jax
 
 from automap.api.plan import Plan
 from automap.atomic_file import reason, write_atomically
+from automap.backends import backend_for
 from automap.config import Options
 from automap.errors import CacheWarning, PlanError, TopologyError
 from automap.interrupts import note_interrupts
@@ -184,7 +185,8 @@ def load_cached(folder: Path, key: str, call: TracedCall, reemitter: Reemitter) 
         plan = Plan.load(path)
         if plan.levers is not None:
             rules = user_rules(plan.workload.rules)
-            call = levered_call(call, plan.levers, rules)
+            backend = backend_for(plan.topology["platform"])
+            call = levered_call(call, plan.levers, rules, backend.host_stacks)
             reemitter = Reemitter(call.jaxpr, rules)
         check_is_planned(plan, call, reemitter)
         check_program(plan, call)

@@ -33,6 +33,7 @@ from automap.backends.fitted import (
     tile_numbers,
 )
 from automap.backends.protocols import Protocol
+from automap.jaxpr.again import HostStacks
 from automap.jaxpr.hosted import HostState
 from automap.topology.model import Device, Platform
 from hlo_tools.analyses.fuser import Fuser
@@ -100,6 +101,8 @@ class Backend:
                         (`automap.cost.kernels.loop_fills`)
     host_copies         whether copies to and from the host's memory go beside kernels, or in line
                         with them (`automap.cost.host_copies`)
+    host_stacks         whether the compiler is told the order of dimensions of what loops keep in
+                        the host's memory (`automap.jaxpr.remat_loops`)
     host_state          whether the update brings in whole leaves of state that waits in the host's
                         memory, or parts of them (`automap.jaxpr.hosted`, `automap.cost.hosted`)
     ragged_products     whether rows are multiplied by the matrix of their group, or by those of all
@@ -155,6 +158,7 @@ class Backend:
     hidden_gathers: Literal["none", "beside kernels"]
     loop_zeros: Literal["by byte", "by number", "all"]
     host_copies: Literal["in line", "beside kernels"]
+    host_stacks: HostStacks
     host_state: HostState
     ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]

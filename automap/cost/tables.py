@@ -13,7 +13,7 @@ hundred rows, and a plan is a few numpy calls.
 Of another batch without tracing again                                  -> in: `with_batch`
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 import math
@@ -135,8 +135,7 @@ def build_tables(
         beside_sums=backend.beside_sums,
     )
     position = op_positions(graph, problem.phases, places.updates)
-    # Beside kernels a copy begins when what it copies is there.
-    early = loads_of_loops(graph, host) if backend.host_copies == "beside kernels" else {}
+    early = _early_loads(graph, host, backend)
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places, early)
     copies = with_turned(copies, operands, results, graph, live.position_of_op)
     orders = None if backend.arrays is None else backend.arrays.orders(graph)
@@ -165,6 +164,13 @@ def build_tables(
             problem, host, kernel_list, row_of_kernel, row_of_value, position, n_bytes
         ),
     )
+
+
+def _early_loads(graph: Graph, host: HostMemory, backend: Backend) -> Mapping[int, int]:
+    """What is brought in before it is read, and the op at which it begins to arrive: beside kernels
+    a copy begins when what it copies is there.
+    """
+    return loads_of_loops(graph, host) if backend.host_copies == "beside kernels" else {}
 
 
 def _bytes_on_device(graph: Graph, narrow: Sequence[bool], host: HostMemory) -> list[int]:

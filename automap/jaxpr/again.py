@@ -7,7 +7,7 @@ forward pass has stored in any case                                        -> in
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from jax.extend import core
 from jax.extend.source_info_util import new_name_stack
@@ -21,15 +21,22 @@ COMPUTED_AGAIN: Final = "rematted_computation"
 _BACKWARD: Final = "transpose(jvp(checkpoint))"
 
 
+HostStacks = Literal["any order", "one order"]
+"""Whether a compiler is told the order of dimensions of what a loop keeps in the host's memory;
+which is the backend's `host_stacks`.
+"""
+
+
 @dataclass(frozen=True)
 class Choice:
     """A block, and the variables that it makes and keeps; `hosted` are those of them that wait in
-    the host's memory.
+    the host's memory, in `host_stacks`.
     """
 
     block: Block
     kept: frozenset[Any]
     hosted: frozenset[Any] = frozenset()
+    host_stacks: HostStacks = "any order"
 
     def is_dropped(self, var: Any) -> bool:
         """Whether a variable is computed again where a backward pass reads it."""

@@ -7,9 +7,9 @@ What a trip of the backward loop needs of the forward one's it reads as that did
 slices are given to it too, carries are stacked                              -> in: `Loop.source`
 What waits in the host's memory is put there in its trip, stacked there, and brought back in the
 trip that reads it                                       -> in: `Loop.forward`, `_BackwardBody`
-Its dimensions have one order, before and after: each loop's kernels may want another, and a
-compiler that is free to choose brings the whole stack back between the loops to turn it around,
-XLA:TPU's (measured: docs/reports/levers.md)                         -> in: `_host_order`, `_stored`
+Each loop's kernels may want its dimensions in another order. XLA:TPU brings the whole stack back
+between the loops to turn it around, so it is told one order for both; XLA:GPU turns none, but does
+if it is told one (measured: docs/reports/levers.md)            -> in: `_ordered`, `_host_order`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from jax.extend.core import jaxpr_as_fun
 import jax.numpy as jnp
 
 from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, shape_in_memory
-from automap.jaxpr.again import Again, Choice, is_var
+from automap.jaxpr.again import Again, Choice, HostStacks, is_var
 from automap.jaxpr.blocks import Home, is_for_backward, variables
 from automap.jaxpr.flatten import FlatJaxpr
 
@@ -116,7 +116,8 @@ class Loop:
             for stack, var in zip(eqn.outvars[n_carry:], self._body.outvars[n_carry:])
             if stack not in self._dropped
         ]
-        stores = {v: _stored(v) for v in self._added if v in self._choice.hosted}
+        choice = self._choice
+        stores = {v: _stored(v, choice.host_stacks) for v in self._added if v in choice.hosted}
         added = [stores[v][-1].outvars[0] if v in stores else v for v in self._added]
         outvars = [*self._body.outvars[:n_carry], *(v for _, v in left), *added]
         body = rebuild_jaxpr(
@@ -195,7 +196,7 @@ class _BackwardBody:
         for given in outside:
             here = self._inside(loop, given)
             if given in loop.choice.hosted:
-                load = _loaded(here)
+                load = _loaded(here, loop.choice.host_stacks)
                 yield from load
                 (here,) = load[-1].outvars
             again.now[given] = here
@@ -209,8 +210,9 @@ class _BackwardBody:
         kind, outer = loop.source(var)
         if isinstance(outer, core.Literal):
             return core.Literal(outer.val, var.aval)
-        is_there = var in loop.choice.hosted
-        aval = _stored(var)[-1].outvars[0].aval if is_there else var.aval
+        choice = loop.choice
+        is_there = var in choice.hosted
+        aval = _stored(var, choice.host_stacks)[-1].outvars[0].aval if is_there else var.aval
         return self._given[kind].setdefault(outer, core.Var(aval))
 
     def emit(self, eqn: Any) -> Iterator[Any]:
@@ -234,18 +236,25 @@ class _BackwardBody:
         )
 
 
-def _stored(var: Any) -> tuple[Any, Any]:
-    """The equations that make a variable's copy in the host's memory, its dimensions in order."""
-    order = Layout(_host_order(var.aval.shape))
-    laid_out = _equation(lambda x: with_layout_constraint(x, order), var)
-    return laid_out, _equation(lambda x: jax.device_put(x, memory.Space.Host), laid_out.outvars[0])
+def _stored(var: Any, stacks: HostStacks) -> tuple[Any, ...]:
+    """The equations that make a variable's copy in the host's memory."""
+    ordered = _ordered(var, stacks)
+    last = ordered[-1].outvars[0] if ordered else var
+    return *ordered, _equation(lambda x: jax.device_put(x, memory.Space.Host), last)
 
 
-def _loaded(var: Any) -> tuple[Any, Any]:
+def _loaded(var: Any, stacks: HostStacks) -> tuple[Any, ...]:
     """The equations that bring such a copy back, as it was stored."""
-    order = Layout(_host_order(var.aval.shape))
     load = _equation(lambda x: jax.device_put(x, memory.Space.Device), var)
-    return load, _equation(lambda x: with_layout_constraint(x, order), load.outvars[0])
+    return load, *_ordered(load.outvars[0], stacks)
+
+
+def _ordered(var: Any, stacks: HostStacks) -> tuple[Any, ...]:
+    """The equation that says the order of a variable's dimensions, if it is said."""
+    if stacks == "any order":
+        return ()
+    order = Layout(_host_order(var.aval.shape))
+    return (_equation(lambda x: with_layout_constraint(x, order), var),)
 
 
 def _host_order(shape: Sequence[int]) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from automap.errors import PlanError
 from automap.jax_compat import open_jaxpr, rebuild_jaxpr, scan_split, shape_in_memory
 from automap.jaxpr.accumulate import accumulated
-from automap.jaxpr.again import Again, Choice, is_var
+from automap.jaxpr.again import Again, Choice, HostStacks, is_var
 from automap.jaxpr.blocks import (
     END,
     Block,
@@ -47,9 +47,13 @@ from hlo_tools.rules import Notation
 
 
 def levered_call(
-    call: TracedCall, levers: LeversRecord | None, rules: Mapping[str, Notation]
+    call: TracedCall,
+    levers: LeversRecord | None,
+    rules: Mapping[str, Notation],
+    host_stacks: HostStacks,
 ) -> TracedCall:
-    """A call as a plan's levers change it; one that has them already is handed on.
+    """A call as a plan's levers change it, for a backend with `host_stacks`; one that has them
+    already is handed on.
 
     Whatever plans, checks, compiles or runs a step takes the levered call for it, so that its
     places count the equations that run. Raises `PlanError` for a step that does not have the blocks
@@ -63,7 +67,7 @@ def levered_call(
         return replace(call, levers=levers)
     jaxpr = _in_microbatches(call, levers.microbatches)
     if levers.remat:
-        jaxpr = with_levers(flatten(jaxpr, rules), levers)
+        jaxpr = with_levers(flatten(jaxpr, rules), levers, host_stacks)
     return replace(call, jaxpr=jaxpr, levers=levers, plain_jaxpr=call.own_jaxpr)
 
 
@@ -82,14 +86,14 @@ def _in_microbatches(call: TracedCall, microbatches: int) -> Any:
     return accumulated(plain, microbatches)
 
 
-def with_levers(flat: FlatJaxpr, levers: LeversRecord) -> Any:
+def with_levers(flat: FlatJaxpr, levers: LeversRecord, host_stacks: HostStacks) -> Any:
     """The closed jaxpr of a step, in a plan's microbatches already, with its other levers. Raises
     `PlanError` for a step that does not have the blocks.
     """
-    return rematerialized(flat, read_choices(flat, levers))
+    return rematerialized(flat, read_choices(flat, levers, host_stacks))
 
 
-def read_choices(flat: FlatJaxpr, levers: LeversRecord) -> list[Choice]:
+def read_choices(flat: FlatJaxpr, levers: LeversRecord, host_stacks: HostStacks) -> list[Choice]:
     """The blocks of a step that a plan's record names. Raises `PlanError` if it has none such."""
     places: dict[str, tuple[FlatJaxpr, int]] = {}
     loops: dict[str, tuple[FlatJaxpr, int]] = {}
@@ -120,7 +124,7 @@ def read_choices(flat: FlatJaxpr, levers: LeversRecord) -> list[Choice]:
                 frozenset(_kept(block, [k.place for k in rows]))
                 for rows in (group.kept, [k for k in group.kept if k.memory == "host"])
             )
-            choices.append(Choice(block, kept, hosted))
+            choices.append(Choice(block, kept, hosted, host_stacks))
     _check_apart(choices)
     return choices
 

@@ -65,7 +65,8 @@ def planned_call(
     """The planned step, traced. Raises `PlanError` for another step, `InputError` if it fails."""
     call = traced_call(step, args, kwargs, name=plan.workload.target, mesh=plan.mesh.axes)
     rules = user_rules(plan.workload.rules)
-    call = levered_call(call, plan.levers, rules)
+    backend = backend_for(plan.topology["platform"])
+    call = levered_call(call, plan.levers, rules, backend.host_stacks)
     check_is_planned(plan, call, Reemitter(call.jaxpr, rules))
     return call
 
@@ -202,7 +203,7 @@ def levered_workload(workload: Workload, levers: LeversRecord, platform: str) ->
     """
     call = workload.call
     assert call is not None  # noqa: S101 - levers are chosen of a traced step only
-    levered = levered_call(call, levers, workload.rules)
+    levered = levered_call(call, levers, workload.rules, backend_for(platform).host_stacks)
     if levered.jaxpr is call.jaxpr:
         hosted = HostedLeaves.of(levered).inputs
         problem = replace(workload.problem, hosted=hosted)

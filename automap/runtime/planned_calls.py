@@ -24,6 +24,7 @@ import warnings
 import jax
 from jax import numpy as jnp
 
+from automap.backends import backend_for
 from automap.errors import AutomapError, PlanWarning
 from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.flatten import FlatJaxpr
@@ -86,7 +87,9 @@ class PlannedCalls:
         """A call with the plan's levers. Raises `PlanError` for a step that does not have their
         blocks.
         """
-        return levered_call(call, self.plan.levers, user_rules(self.plan.workload.rules))
+        plan, backend = self.plan, backend_for(self.plan.topology["platform"])
+        rules = user_rules(plan.workload.rules)
+        return levered_call(call, plan.levers, rules, backend.host_stacks)
 
     def _is_planned(self, call: TracedCall, reemitter: Reemitter) -> bool:
         planned = [(leaf.path, leaf.shape, leaf.dtype) for leaf in self.plan.inputs]

@@ -147,7 +147,8 @@ def planned_program(plan: PlanRecord, call: TracedCall) -> PlannedProgram:
     """A traced call under its plan. Raises `PlanError` if the plan is of another step."""
     check_is_one_program(plan)
     rules = user_rules(plan.workload.rules)
-    call = levered_call(call, plan.levers, rules)
+    backend = backend_for(plan.topology["platform"])
+    call = levered_call(call, plan.levers, rules, backend.host_stacks)
     reemitter = Reemitter(call.jaxpr, rules)
     check_is_planned(plan, call, reemitter)
     return PlannedProgram(plan, call, reemitter)

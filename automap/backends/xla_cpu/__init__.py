@@ -40,6 +40,7 @@ XLA_CPU: Final = Backend(
     hidden_gathers="none",
     loop_zeros="by byte",
     host_copies="beside kernels",
+    host_stacks="any order",
     host_state="in parts",
     ragged_products="all groups",
     scattered_products="apart",

@@ -33,6 +33,7 @@ from automap.backends.xla_gpu.nccl import NCCL
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
 from hlo_tools.analyses.flops import ragged_groups, ragged_operands
 from hlo_tools.analyses.fuser import Fuser
+from hlo_tools.analyses.host_memory import host_memory
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import CONVOLUTION, LOOP_ENTER, OWN_KERNEL, RAGGED_DOT, SORT, TOP_K
 
@@ -77,7 +78,8 @@ def _convolution(graph: Graph, index: int, op: Op) -> list[Scratch]:
 
 
 def _early_zeros(graph: Graph) -> Iterator[Scratch]:
-    """What loops begin with, before they begin."""
+    """What loops begin with, before they begin; stacks in the host's memory are nothing here."""
+    hosted = host_memory(graph).values
     first = dict[tuple[str, tuple[int, ...]], int]()
     for loop, op in enumerate(graph.ops):
         # What is fused is in one computation: loops in a loop have zeros of their own.
@@ -85,7 +87,7 @@ def _early_zeros(graph: Graph) -> Iterator[Scratch]:
             continue
         for value, carried in zip(op.inputs, op.outputs):
             array = graph.values[carried]
-            if carried in graph.unread:
+            if carried in graph.unread or carried in hosted:
                 continue
             if array.dims and graph.varies[carried] and not graph.varies[value]:
                 since = first.setdefault((array.dtype, array.dims), loop)
@@ -157,6 +159,7 @@ XLA_GPU: Final = Backend(
     loop_zeros="all",
     # Measured so on an H100 (docs/reports/levers.md).
     host_copies="in line",
+    host_stacks="any order",
     host_state="whole leaves",
     ragged_products="all groups",
     scattered_products="apart",

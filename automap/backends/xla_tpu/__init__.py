@@ -64,6 +64,7 @@ XLA_TPU: Final = Backend(
     hidden_gathers="beside kernels",
     loop_zeros="by number",
     host_copies="beside kernels",
+    host_stacks="one order",
     host_state="in parts",
     ragged_products="own group",
     scattered_products="rings",

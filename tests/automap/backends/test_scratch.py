@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from automap.backends import backend_for
 from automap.config import Options
 from automap.planner.sharding import find
 from automap.program import trace_step
@@ -104,3 +105,20 @@ def test_zeros_of_all_loops_are_there_before_the_first_on_gpus():
     }
     assert more["cuda"] / 2**30 == pytest.approx(13.409 - 7.157 - 2 * (2 - kept), rel=0.02)
     assert more["tpu"] / 2**30 < 0.5
+
+
+@pytest.mark.parametrize(("space", "count"), [("Device", 1), ("Host", 0)])
+def test_stacks_in_host_memory_have_no_zeros_on_gpus(space, count):
+    def layers(x, weights):
+        def layer(x, w):
+            return jnp.tanh(x @ w), jax.device_put(jnp.sin(x), jax.memory.Space[space])
+
+        return jax.lax.scan(layer, x, weights)
+
+    def step(first, second, x):
+        x, kept = layers(x, first)
+        return layers(x, second)[1], kept
+
+    args = (jnp.ones((3, 8, 8)), jnp.ones((3, 8, 8)), jnp.ones((4, 8)))
+    graph = trace_step(jax.jit(step), args, platform="cuda").problem.graph
+    assert len(list(backend_for("cuda").scratch(graph))) == count

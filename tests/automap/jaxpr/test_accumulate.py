@@ -115,16 +115,16 @@ def _levers(microbatches, remat=()):
 def test_with_rematerialization_of_each_microbatch():
     args = _arguments(16)
     call = _call(_step, args)
-    in_parts = levered_call(call, _levers(4), {})
+    in_parts = levered_call(call, _levers(4), {}, "any order")
     groups = block_groups(flatten(in_parts.jaxpr, {}))
     # Layers of the body of the loop.
     assert max(group.runs for group in groups) > 4
     both = _levers(4, remat_records(groups, keep_nothing(groups)))
-    changed = levered_call(in_parts, both, {})
+    changed = levered_call(in_parts, both, {}, "any order")
     assert changed.own_jaxpr is call.jaxpr
     _assert_equal(_step, call, changed.jaxpr, args)
     # From the step itself the same places are found again.
-    assert str(levered_call(call, both, {}).jaxpr) == str(changed.jaxpr)
+    assert str(levered_call(call, both, {}, "any order").jaxpr) == str(changed.jaxpr)
 
 
 def _compiled(jaxpr, args, mesh):

@@ -150,12 +150,12 @@ def test_numbers_are_those_of_the_step(loss, rule):
         np.testing.assert_allclose(got, expected, rtol=2e-5, atol=1e-6)
 
 
-def _hosted(rule, groups):
+def _hosted(rule, groups, host_stacks="one order"):
     """Choices that keep what a rule says, and have all of it that a loop stacks in the host's
     memory, its carries too.
     """
     return [
-        replace(choice, hosted=choice.kept | set(choice.block.carries))
+        replace(choice, hosted=choice.kept | set(choice.block.carries), host_stacks=host_stacks)
         for choice in _kept_by(rule, groups)
         if choice.block.outer is not None
     ]
@@ -191,6 +191,19 @@ def test_a_hosted_carry_is_brought_back_once_a_trip():
     # The carry of each trip, there and back.
     assert len(moves) == 2
     assert {eqn.invars[0].aval.shape for eqn in moves} == {(BATCH, WIDTH)}
+
+
+@pytest.mark.parametrize(("stacks", "count"), [("one order", 2), ("any order", 0)])
+def test_the_order_of_dimensions_is_said_before_and_after(stacks, count):
+    flat, _, _ = _traced("scanned")
+    changed = rematerialized(flat, _hosted(RULES["nothing"], block_groups(flat), stacks))
+    said = [
+        e.eqn
+        for e in equations(flatten(changed, {}))
+        if e.eqn.primitive.name == "layout_constraint"
+    ]
+    assert len(said) == count
+    assert len({str(eqn.params["layout"]) for eqn in said}) <= 1
 
 
 def _again(jaxpr):
@@ -353,7 +366,7 @@ def _levers(blocks, count, kept=(), kind="layers"):
 def test_levers_of_another_step_are_refused(levers, message):
     flat, _, _ = _traced("scanned")
     with pytest.raises(PlanError, match=message):
-        with_levers(flat, levers)
+        with_levers(flat, levers, "any order")
 
 
 def test_a_record_names_the_choice():
@@ -361,7 +374,7 @@ def test_a_record_names_the_choice():
     (group,) = (g for g in block_groups(flat) if g.blocks[0].kind == "scan")
     block = group.blocks[0]
     record = _levers((block.site,), block.count, (KeptRecord(at="0:out0", value=""),), "scan")
-    (choice,) = read_choices(flat, record)
+    (choice,) = read_choices(flat, record, "any order")
     assert (choice.block.site, choice.block.loop) == (block.site, block.loop)
     assert choice.kept == {v for v, place in choice.block.number.items() if place == (0, 0)}
 
@@ -370,7 +383,7 @@ def test_a_call_gets_levers_once():
     step, optimizer = _step(_unrolled)
     call = traced_call(step, _arguments(optimizer), {})
     levers = _levers(("0",), 5)
-    changed = levered_call(call, levers, {})
-    assert levered_call(changed, levers, {}) is changed
+    changed = levered_call(call, levers, {}, "any order")
+    assert levered_call(changed, levers, {}, "any order") is changed
     assert changed.own_jaxpr is call.jaxpr
-    assert levered_call(call, None, {}) is call
+    assert levered_call(call, None, {}, "any order") is call

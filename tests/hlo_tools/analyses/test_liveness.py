@@ -191,6 +191,16 @@ def test_products_of_high_precision_read_whole_floats():
     assert _narrow_inside(graph, "sine") == [False]
 
 
+def test_what_begins_to_arrive_early_is_in_memory_from_then_on():
+    graph = step_graph(_relu_step_flat, *[(WIDTH, WIDTH)] * DEPTH, (ROWS, WIDTH))
+    given = (graph, _kernels(graph, "cuda"), phases(graph, {}), {}, _wide(graph))
+    plain = buffers(*given)
+    made = int(plain.value[plain.birth.argmax()])
+    early = buffers(*given, early={made: 0})
+    assert plain.birth[plain.value == made] > 0
+    assert early.birth[early.value == made] == plain.position_of_op[0]
+
+
 def test_residuals_of_products_are_stacked_narrow_and_others_are_not():
     def loss(weights, x):
         def layer(c, w):

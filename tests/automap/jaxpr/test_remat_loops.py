@@ -1,0 +1,26 @@
+"""In which order the dimensions lie of what loops keep in the host's memory."""
+
+from itertools import permutations
+import math
+
+from hypothesis import given, strategies as st
+
+from automap.jaxpr.remat_loops import _host_order, _in_tiles
+
+
+@given(st.lists(st.integers(1, 3000), max_size=5))
+def test_orders_in_host_memory_leave_no_more_gaps_than_the_arrays_own(shape):
+    order, own = _host_order(shape), tuple(range(len(shape)))
+    assert sorted(order) == list(own)
+    if len(shape) < 2:
+        return
+    gaps = {last: _in_tiles(shape, last) for last in permutations(own, 2)}
+    # By brute force: the array's own order where it is good enough, else one of the best.
+    is_kept = gaps[own[-2:]] <= 1.5 * math.prod(shape)
+    assert (order == own) if is_kept else gaps[order[-2:]] == min(gaps.values())
+
+
+def test_narrow_heads_are_not_last_in_host_memory():
+    assert _host_order((8, 1024, 768)) == (0, 1, 2)
+    # 64 numbers would lie in 128, 12 heads in 16.
+    assert _host_order((8, 1024, 12, 64)) == (0, 2, 3, 1)
