@@ -8,7 +8,7 @@ a platform, `fitted` reads its data files, `protocols` says how its library send
 `automap.backends.effects`   the protocol of what is added by how arrays lie in memory
 """
 
-from automap.backends.base import Backend, CompiledCollectives
+from automap.backends.base import Backend, CompiledCollectives, ScatteredSums
 from automap.backends.fitted import (
     AdditionNumbers,
     AlignmentNumbers,
@@ -38,4 +38,5 @@ __all__ = [
     "TileNumbers",
     "backend_for",
     "version_warnings",
+    "ScatteredSums",
 ]

@@ -40,6 +40,9 @@ from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import Graph
 
 
+ScatteredSums = Literal["in pieces", "whole", "beside products"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledCollectives:
     """How collectives stand in a compiled program, beside those that the partitioner makes.
@@ -111,8 +114,11 @@ class Backend:
     scattered_products  whether a product and the reduce-scatter of its result are one loop
                         (`automap.cost.kernels.rings`)
     collective_dims     along which dimension a collective cuts or joins an array: any, or the first
-                        in memory, for which products turn operands and results; sums are there
-                        whole until they are scattered then (`automap.cost.traffic.turned`)
+                        in memory, for which products turn operands and results
+                        (`automap.cost.traffic.turned`)
+    scattered_sums      whether sums are made in pieces where they are scattered, or are there whole
+                        until then, or until the next product beside it is made
+                        (`automap.cost.traffic.turned`)
     slice_scatters      what is made of a reduce-scatter over all devices of a slice
                         (`automap.cost.collectives.costs`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
@@ -163,6 +169,7 @@ class Backend:
     ragged_products: Literal["own group", "all groups"]
     scattered_products: Literal["apart", "rings"]
     collective_dims: Literal["any", "first"]
+    scattered_sums: ScatteredSums
     slice_scatters: Literal["scatters", "all-reduces"]
     layout: Literal["rows", "tiles"]
     fitted: FittedFile

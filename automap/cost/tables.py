@@ -121,6 +121,7 @@ def build_tables(
         order=None if backend.sums == "apart" else backend.sums,
         loop_messages=backend.loop_messages,
         collective_dims=backend.collective_dims,
+        scattered_sums=backend.scattered_sums,
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = _bytes_on_device(graph, narrow, host := host_memory(graph))
@@ -128,16 +129,13 @@ def build_tables(
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes, backend
     )
-    places = Places(
-        updates="late" if backend.collectives == "beside kernels" else "early",
-        views=backend.views,
-        in_place=backend.in_place,
-        beside_sums=backend.beside_sums,
-    )
+    places = _places(backend)
     position = op_positions(graph, problem.phases, places.updates)
     early = _early_loads(graph, host, backend)
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places, early)
-    copies = with_turned(copies, operands, results, graph, live.position_of_op)
+    copies = with_turned(
+        copies, operands, results, graph, live.position_of_op, backend.scattered_sums
+    )
     orders = None if backend.arrays is None else backend.arrays.orders(graph)
     scratch = backend.scratch(graph)
     shapes, shape = stored_shapes(
@@ -163,6 +161,15 @@ def build_tables(
         host_copies=host_copies(
             problem, host, kernel_list, row_of_kernel, row_of_value, position, n_bytes
         ),
+    )
+
+
+def _places(backend: Backend) -> Places:
+    return Places(
+        updates="late" if backend.collectives == "beside kernels" else "early",
+        views=backend.views,
+        in_place=backend.in_place,
+        beside_sums=backend.beside_sums,
     )
 
 

@@ -44,6 +44,7 @@ XLA_CPU: Final = Backend(
     host_state="in parts",
     ragged_products="all groups",
     scattered_products="apart",
+    scattered_sums="in pieces",
     collective_dims="any",
     slice_scatters="scatters",
     layout="rows",

@@ -68,6 +68,7 @@ XLA_TPU: Final = Backend(
     host_state="in parts",
     ragged_products="own group",
     scattered_products="rings",
+    scattered_sums="whole",
     collective_dims="any",
     slice_scatters="all-reduces",
     layout="tiles",

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from automap.backends import ScatteredSums
 from automap.cost.collectives import KINDS
 from automap.cost.edges.loops import filled_stacks, innermost_loops, part_of_message
 from automap.cost.edges.sums import Order, Sums, addition_chains, keeps_elements, merged_sums
@@ -40,14 +41,16 @@ def result_edges(
     order: Order | None,
     loop_messages: Literal["vectors", "all"] = "vectors",
     collective_dims: Literal["any", "first"] = "any",
+    scattered_sums: ScatteredSums = "in pieces",
 ) -> tuple[Edges, np.ndarray]:
     """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
     `order` is how the backend merges sums (`automap.cost.edges.sums`), of which the first term is
     then reduced and the others repeat it; if None it does not, nor sees through indices.
-    `loop_messages` and `collective_dims` are those of `automap.backends.Backend`.
+    `loop_messages`, `collective_dims` and `scattered_sums` are those of `automap.backends.Backend`.
     """
-    graph, is_whole = problem.graph, collective_dims == "first"
+    graph, is_whole = problem.graph, scattered_sums != "in pieces"
+    sized = sized_dims if collective_dims == "first" else _sizes
     edges = EdgeList(highest_rank(problem), op_rows.shape[1])
     # By the identity of the rule, which like operations share and the problem keeps alive.
     reduced: dict[int, tuple[list[tuple[int, ...]], tuple[int, ...]]] = {}
@@ -89,7 +92,7 @@ def result_edges(
                     last_size=last_size(graph, value),
                     widened=merged.widened.get(value, 1.0),
                     own=_own_flow(problem, index, value),
-                    sized=sized_dims(graph, value, op, rule, dims) if is_whole and summed else (),
+                    sized=sized(graph, value, op, rule, dims) if is_whole and summed else (),
                 )
                 # Not what is made of terms: transposed, added.
                 is_term = bool(summed) and not keeps_elements(graph, op)
@@ -103,6 +106,11 @@ def result_edges(
                 if value == op.outputs[0]:
                     edge_of_op[index] = edge
     return edges.edges(), edge_of_op
+
+
+def _sizes(graph: Graph, value: int, *_: object) -> tuple[tuple[int, int], ...]:
+    """`sized_dims` where products turn nothing: there no dimension is of a kind."""
+    return tuple((size, -1) for size in graph.values[value].dims)
 
 
 def _own_flow(problem: Problem, index: int, value: int) -> OwnFlow:
