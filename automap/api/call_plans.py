@@ -136,7 +136,13 @@ def plan_call(
         if refinement is not None:
             planned = refined_plan(workload, outcome, call, options, refinement)
         else:
-            planned = confirmed_plan(outcome, call, options, confirmation or Confirmation())
+            planned = confirmed_plan(
+                outcome,
+                call,
+                options,
+                confirmation or Confirmation(),
+                search_again=lambda less: find_with_levers(workload, regular(topology), less),
+            )
         return _of_step(planned)
 
 

@@ -120,7 +120,7 @@ class LeversRecord:
     - `microbatches`: how many parts of the batch gradients are accumulated over; 1 is the step as
       it is.
     - `offload`: paths of the inputs, optimizer state, that are in the host's memory between steps.
-    - `host_bytes`: what a device has of them there.
+    - `host_bytes`: what a device has there, of them and of what `remat` keeps there.
     - `recompute_seconds`: of a step, in which the device computes again what `remat` does not keep;
       part of `predicted.compute_seconds`.
     - `without`: what the best plan without levers would cost.
@@ -179,8 +179,13 @@ def levers_lines(levers: LeversRecord) -> Iterator[str]:
             yield f"    in host memory until the backward pass: {hosted}"
     if levers.remat:
         yield f"    {seconds_text(levers.recompute_seconds)} of compute are what is computed again"
+    there = f"{bytes_text(levers.host_bytes)} of each device"
+    is_kept_there = any(row.memory == "host" for group in levers.remat for row in group.kept)
     if levers.offload:
-        yield f"  {_offload_text(levers)}: {bytes_text(levers.host_bytes)} of each device"
+        kept = ", kept values with them" if is_kept_there else ""
+        yield f"  {_offload_text(levers)}: {there}{kept}"
+    elif is_kept_there:
+        yield f"    in host memory are {there}"
     without = levers.without
     verdict = "fits" if without.fits else "does not fit"
     yield (

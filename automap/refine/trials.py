@@ -72,7 +72,7 @@ def compiled_trial(
     peak_bytes = witness.peak_bytes
     fits = peak_bytes is not None and is_confirmed(witness, options)
     if fits and peak_bytes is not None:
-        plan = with_verified(plan, verified_record(witness, peak_bytes, number))
+        plan = with_verified(plan, verified_record(witness, peak_bytes, number), options)
     record = replace(
         _predicted(candidate, expected_seconds),
         compiled_seconds=None if witness.step is None else witness.step.seconds,

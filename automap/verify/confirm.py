@@ -6,9 +6,10 @@
 A plan that the prediction refuses and the compiler accepts is returned as well: the compiler has
 the last word.
 
-A search for pipelines keeps its best plan alone. Its stages are compiled, and where the compiler
-needs C bytes for P predicted the search goes on with the limit L as if it were L P / C, since near
-plans are off alike                                      -> in: `confirmed_pipeline`
+A search for pipelines keeps its best plan alone, and so does one of levers. What it is compiled to
+is asked, and where the compiler needs C bytes for P predicted the search goes on with the limit L
+as if it were L P / C, since near plans are off alike
+                                             -> in: `confirmed_pipeline`, `confirmed_plan`
 """
 
 from collections.abc import Callable
@@ -67,10 +68,11 @@ def confirmed_plan(
     options: Options,
     confirmation: Confirmation,
     *,
+    search_again: Callable[[Options], Outcome],
     on_witness: Callable[[PlanRecord, Witness], None] = lambda plan, witness: None,
 ) -> PlanRecord:
     """The best plan of a search that the compiler of its topology confirms to fit, with `verified`
-    set.
+    set; `search_again` goes on with a plan of levers in less memory.
 
     `on_witness` is called with each candidate. Raises `InfeasiblePlanError` if none is confirmed,
     and what `compile_candidate` raises.
@@ -79,28 +81,38 @@ def confirmed_plan(
     # Before the first plan is exported, which takes seconds for a large step.
     COMPILERS[name].check_installed()
     smallest: int | None = None
-    candidates = _candidates(outcome, options, confirmation.top)
-    for tried, candidate in enumerate(candidates, start=1):
-        plan, compiled = compile_candidate(outcome, candidate, call, confirmation)
-        witness = compiled.witness
-        on_witness(plan, witness)
-        # A witness without bytes says nothing that a plan could record as verified.
-        peak = witness.peak_bytes
-        if peak is not None and is_confirmed(witness, options):
-            return with_verified(plan, verified_record(witness, peak, tried))
-        # For the message: how far the plan that needs least is from fitting.
-        smallest = peak if smallest is None else min(smallest, peak or smallest)
+    allowed, tried = options, 0
+    while tried < confirmation.top:
+        for candidate in _candidates(outcome, options, confirmation.top - tried):
+            tried += 1
+            plan, compiled = compile_candidate(outcome, candidate, call, confirmation)
+            witness = compiled.witness
+            on_witness(plan, witness)
+            # A witness without bytes says nothing that a plan could record as verified.
+            peak = witness.peak_bytes
+            if peak is not None and is_confirmed(witness, options):
+                return with_verified(plan, verified_record(witness, peak, tried), options)
+            # For the message: how far the plan that needs least is from fitting.
+            smallest = peak if smallest is None else min(smallest, peak or smallest)
+            limit = tightened_limit(plan, outcome.topology, allowed, peak)
+        if outcome.levers is None:
+            break
+        allowed = replace(options, memory_limit_bytes=limit)
+        outcome = search_again(allowed)
     needs = "" if smallest is None else f", the smallest with {bytes_text(smallest)} on each device"
     raise InfeasiblePlanError(
-        f"{COMPILERS[name].title} confirms none of the {len(candidates)} best plans{needs}; "
+        f"{COMPILERS[name].title} confirms none of the {tried} best plans{needs}; "
         "compile more with --verify-top, use more devices, a smaller batch, or bfloat16"
     )
 
 
 def _candidates(outcome: Outcome, options: Options, top: int) -> list[Candidate]:
     """What may be returned, the best first: where the plan is a preset, or was chosen by another
-    objective than the step, no other plan stands for it.
+    objective than the step, no other plan stands for it, nor for one whose levers were chosen with
+    it.
     """
+    if outcome.levers is not None:
+        return [outcome.best]
     ranked = outcome.context.best_candidates(top)
     is_chosen_otherwise = outcome.context.is_better(ranked[0], outcome.best)
     return [outcome.best] if options.preset is not None or is_chosen_otherwise else ranked
@@ -156,7 +168,7 @@ def confirmed_pipeline(
         on_compiled(plan, said)
         peak = said.peak_bytes
         if peak is not None and is_confirmed(said, options):
-            return with_verified(plan, verified_record(said, peak, tried))
+            return with_verified(plan, verified_record(said, peak, tried), options)
         texts.append(_refused_text(said))
         limit = tightened_limit(plan, topology, allowed, peak)
         allowed = replace(options, memory_limit_bytes=limit)
@@ -215,9 +227,19 @@ def is_confirmed(witness: Said, options: Options) -> bool:
     return witness.fits and (limit is None or (witness.peak_bytes or 0) <= limit)
 
 
-def with_verified(plan: PlanRecord, verified: VerifiedRecord) -> PlanRecord:
-    """A plan with what a compiler said of it, which is sure then."""
-    return replace(plan, predicted=replace(plan.predicted, unsure=False), verified=verified)
+def with_verified(plan: PlanRecord, verified: VerifiedRecord, options: Options) -> PlanRecord:
+    """A plan with what a compiler said of it, which is sure then; its limit is that of the user's
+    `options`, with how much less it was searched.
+    """
+    memory = Topology.from_dict(plan.topology).device.memory_bytes
+    limit = round(options.memory_limit_bytes or memory)
+    fits = plan.predicted.peak_bytes <= limit
+    return replace(
+        plan,
+        predicted=replace(plan.predicted, unsure=False, fits=fits),
+        search=replace(plan.search, memory_limit_bytes=None if limit == memory else limit),
+        verified=verified,
+    )
 
 
 def verified_record(witness: Said, peak_bytes: int, tried: int) -> VerifiedRecord:

@@ -72,7 +72,7 @@ def settled(
             return _unsure(plan, witness)
         peak = witness.peak_bytes
         if peak is not None and is_confirmed(witness, options):
-            return with_verified(plan, verified_record(witness, peak, tried))
+            return with_verified(plan, verified_record(witness, peak, tried), options)
         needs = "more" if peak is None else bytes_text(peak)
         say(f"{COMPILERS[witness.compiler].title} needs {needs}: the search goes on with less")
         allowed = replace(

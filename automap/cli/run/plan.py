@@ -178,7 +178,12 @@ def _plan(
                 workload, outcome, call, options, refinement, on_compiled=_say_refined
             )
         return confirmed_plan(
-            outcome, call, options, confirmation or Confirmation(), on_witness=_say_compiled
+            outcome,
+            call,
+            options,
+            confirmation or Confirmation(),
+            search_again=lambda less: find_with_levers(workload, regular(topology), less),
+            on_witness=_say_compiled,
         )
 
 

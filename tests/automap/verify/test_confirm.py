@@ -1,12 +1,14 @@
 """Which of a search's candidates `automap plan --verify` compiles, and which it returns."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
 from automap.api.plan import Plan
 from automap.config import Options
 from automap.errors import InfeasiblePlanError, InputError
+from automap.plan.levers import LeversRecord, WithoutLeversRecord
 from automap.planner.sharding import find
 from automap.program.trace import lower_call
 from automap.step.step import traced_call
@@ -26,7 +28,11 @@ def searched():
     return find(workload, get_topology("cpu:8"), Options(budget_seconds=20)), call
 
 
-def _confirmed(searched, monkeypatch, answers, top=3, options=None):
+def _no_search(options):
+    pytest.fail(f"searched again with {options}")
+
+
+def _confirmed(searched, monkeypatch, answers, top=3, options=None, search_again=_no_search):
     """The plan, and what was compiled, when the compiler answers with each (fits, peak) in turn."""
     compiled = []
 
@@ -39,7 +45,7 @@ def _confirmed(searched, monkeypatch, answers, top=3, options=None):
     outcome, call = searched
     confirmation = Confirmation(top=top, timeout_seconds=1.0, cache_folder=None)
     return Plan.from_record(
-        confirmed_plan(outcome, call, options or Options(), confirmation)
+        confirmed_plan(outcome, call, options or Options(), confirmation, search_again=search_again)
     ), compiled
 
 
@@ -77,6 +83,44 @@ def test_the_users_limit_counts_beside_the_devices(searched, monkeypatch):
     limited = Options(memory_limit_bytes=8.0)
     plan, compiled = _confirmed(searched, monkeypatch, [(True, 9), (True, 8)], options=limited)
     assert len(compiled) == 2 and plan.verified is not None and plan.verified.peak_bytes == 8
+
+
+def test_levers_are_chosen_again_in_as_much_less_memory_as_the_compiler_needs_more(
+    searched, monkeypatch
+):
+    outcome, call = searched
+    without = WithoutLeversRecord(step_seconds=1.0, peak_bytes=1, fits=False)
+    levers = LeversRecord(remat=(), microbatches=2, recompute_seconds=0.0, without=without)
+    # Which program a compiler is asked of does not matter here.
+    monkeypatch.setattr(confirm, "planned_program", lambda plan, call: SimpleNamespace(plan=plan))
+    levered = dataclasses.replace(outcome, levers=levers)
+    predicted = outcome.best.estimate.peak_bytes
+    limits = []
+
+    def search_again(options):
+        limits.append(options.memory_limit_bytes)
+        return levered
+
+    limited = Options(memory_limit_bytes=2 * predicted)
+    answers = [(True, round(4 * predicted)), (False, None), (True, round(predicted))]
+    plan, compiled = _confirmed(
+        (levered, call), monkeypatch, answers, options=limited, search_again=search_again
+    )
+    assert len(compiled) == 3 and plan.verified is not None and plan.verified.tried == 3
+    # The plan says what was allowed, not what was searched within.
+    assert plan.search.memory_limit_bytes == round(2 * predicted) and plan.predicted.fits
+    # As much less as the compiler needs more of the plan that was found, since near ones are alike.
+    assert limits[0] == pytest.approx(predicted / 4, rel=1e-4)
+    assert limits[1] <= limits[0]
+    with pytest.raises(InfeasiblePlanError, match="none of the 2 best plans"):
+        _confirmed(
+            (levered, call),
+            monkeypatch,
+            [(True, round(4 * predicted))] * 2,
+            top=2,
+            options=limited,
+            search_again=search_again,
+        )
 
 
 @pytest.mark.parametrize(("top", "timeout"), [(0, 1.0), (-1, 1.0), (1, 0.0), (1, float("nan"))])
