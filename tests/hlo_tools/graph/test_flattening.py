@@ -1,5 +1,7 @@
 """What flattening makes of calls, tuples, loops, branches and identities, on HLO by hand."""
 
+from jax.experimental.layout import Layout, with_layout_constraint
+import jax.numpy as jnp
 import pytest
 
 from hlo_tools.errors import HloError
@@ -7,7 +9,7 @@ from hlo_tools.graph import HandOver, flatten, sources_by_output
 from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
 from hlo_tools.rules import parse_notation
-from tests.hlo_tools.graphs import text_graph
+from tests.hlo_tools.graphs import step_graph, text_graph
 
 
 CALLS = """
@@ -77,6 +79,13 @@ def test_a_function_that_the_user_has_a_rule_for_is_one_custom_call():
     graph = text_graph(CALLS, {"scale": parse_notation("i->i")})
     assert _opcodes(graph) == ["custom-call", "custom-call", "add"]
     assert graph.ops[0].instruction.attributes.custom_call_target == "scale"
+
+
+def test_an_order_of_dimensions_that_is_said_is_no_op():
+    graph = step_graph(
+        lambda x: jnp.tanh(with_layout_constraint(jnp.sin(x), Layout((1, 0)))), (4, 8)
+    )
+    assert _opcodes(graph) == ["sine", "tanh"]
 
 
 def test_a_loop_is_two_ops_around_its_body_which_stands_once():
