@@ -80,16 +80,20 @@ def dims_held(edges: Edges, factors: np.ndarray) -> np.ndarray:
 
 
 def clear_repeats(
-    mask: np.ndarray, edges: Edges, n_bytes: np.ndarray, target: np.ndarray | None = None
+    mask: np.ndarray, edges: Edges, parts: np.ndarray, target: np.ndarray | None = None
 ) -> np.ndarray:
     """Clear the masks of edges that repeat an earlier one; which of `edges.repeats` those are.
 
     Edges with a `target` repeat only those that have the same.
     """
     later, earlier = edges.repeats.T
-    # Equal bytes as well as axes: the same tensor may be gathered with other axes left split.
+    # Equal parts as well as axes: the same tensor may be gathered with other axes left split. What
+    # is there whole as it is serves a product too that would round it first.
     is_repeat = (
-        (mask[later] != 0) & (mask[later] == mask[earlier]) & (n_bytes[later] == n_bytes[earlier])
+        (mask[later] != 0)
+        & (mask[later] == mask[earlier])
+        & (parts[later] == parts[earlier])
+        & (edges.n_bytes[later] <= edges.n_bytes[earlier])
     )
     if target is not None:
         is_repeat &= target[later] == target[earlier]

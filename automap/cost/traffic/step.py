@@ -24,8 +24,9 @@ Each dimension of a tensor is gathered by a collective of its own.
 
 Bytes follow `automap.cost.collectives`: the full buffer on one device. Axes that do the same thing
 to the same tensor do it in one collective, so kinds are counted per set of axes, a bit mask. A
-tensor that two operations want gathered over the same axes, or moved alike, is so once, and so is a
-sum whose terms are all partial over the same axes reduced once, where the backend adds first
+tensor that two operations want gathered over the same axes, or moved alike, is so once, as wide as
+the first wants it at least (a table of words that is looked up in and multiplied), and so is a sum
+whose terms are all partial over the same axes reduced once, where the backend adds first
 (`automap.cost.edges.results`). What a collective wants in another order of dimensions
                                                             -> in: `automap.cost.traffic.turned`
 """
@@ -150,8 +151,8 @@ def _operand_traffic(
     # What is moved and what is gathered both see the tensor with only the kept axes split.
     n_bytes = edges.n_bytes / parts
     turned = np.where(is_turned(edges, sharding, masks[ALL_GATHER]), n_bytes, 0.0)
-    is_repeat = clear_repeats(masks[ALL_GATHER], edges, n_bytes)
-    clear_repeats(masks[ALL_TO_ALL], edges, n_bytes, target)
+    is_repeat = clear_repeats(masks[ALL_GATHER], edges, parts)
+    clear_repeats(masks[ALL_TO_ALL], edges, parts, target)
     gathers = gathers_by_dim(masks[ALL_GATHER], n_bytes, gathered_dim, sizes)
     flows = [Flow(ALL_TO_ALL, masks[ALL_TO_ALL], n_bytes, edges.count), *gathers]
     return entries(edges, flows), is_repeat, turned
