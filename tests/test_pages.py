@@ -84,7 +84,7 @@ OF_MODELS = {
     ),
     "how-to/memory.md": (
         "models.gpt:gpt_tiny --arg batch=512 --arg layers=scanned --topology v5e:2x2 "
-        "--memory-limit 0.015",
+        "--memory-limit 0.03",
         "  rematerialization of",
     ),
 }
