@@ -251,7 +251,8 @@ def _loaded(var: Any, stacks: HostStacks) -> tuple[Any, ...]:
 
 def _ordered(var: Any, stacks: HostStacks) -> tuple[Any, ...]:
     """The equation that says the order of a variable's dimensions, if it is said."""
-    if stacks == "any order":
+    # Typed keys have dimensions that their shape does not show.
+    if stacks == "any order" or jnp.issubdtype(var.aval.dtype, jax.dtypes.extended):
         return ()
     order = Layout(_host_order(var.aval.shape))
     return (_equation(lambda x: with_layout_constraint(x, order), var),)

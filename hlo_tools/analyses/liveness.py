@@ -164,13 +164,8 @@ def buffers(
         death[buffer] = max(death.get(buffer, at), at)
         member.setdefault(buffer, value)
 
-    for value, at in _held(graph, position, early or {}):
+    for value, at in _held(graph, kernels, position, computed_anew, early or {}):
         touch(value, at)
-    for kernel in kernels:
-        at = int(position[kernel.op])
-        for access in (*kernel.writes, *kernel.reads):
-            if access.value not in computed_anew:
-                touch(access.value, at)
     inputs = {home[v] for v in graph.inputs}
     summed = _summed(graph, kernels) if places.beside_sums == "anew" else {}
     place: dict[int, int] = {}
@@ -197,13 +192,21 @@ def buffers(
 
 
 def _held(
-    graph: Graph, position: np.ndarray, early: Mapping[int, int]
+    graph: Graph,
+    kernels: Sequence[Kernel],
+    position: np.ndarray,
+    computed_anew: frozenset[int],
+    early: Mapping[int, int],
 ) -> Iterator[tuple[int, int]]:
-    """(value, a position at which it is in memory) besides those of kernels."""
+    """(value, a position at which it is in memory), of all values and the ends of their lives."""
     for value in graph.inputs:
         # The caller holds the inputs: they are there for the whole step.
         yield value, 0
         yield value, len(graph.ops)
+    for kernel in kernels:
+        for access in (*kernel.writes, *kernel.reads):
+            if access.value not in computed_anew:
+                yield access.value, int(position[kernel.op])
     for index, op in enumerate(graph.ops):
         if op.opcode in (LOOP_ENTER, LOOP_EXIT):
             # A carry is in memory for the whole loop, whatever its trips read.

@@ -4,8 +4,10 @@ from itertools import permutations
 import math
 
 from hypothesis import given, strategies as st
+import jax
+from jax.extend import core
 
-from automap.jaxpr.remat_loops import _host_order, _in_tiles
+from automap.jaxpr.remat_loops import _host_order, _in_tiles, _loaded, _stored
 
 
 @given(st.lists(st.integers(1, 3000), max_size=5))
@@ -24,3 +26,15 @@ def test_narrow_heads_are_not_last_in_host_memory():
     assert _host_order((8, 1024, 768)) == (0, 1, 2)
     # 64 numbers would lie in 128, 12 heads in 16.
     assert _host_order((8, 1024, 12, 64)) == (0, 2, 3, 1)
+
+
+def test_typed_keys_wait_in_any_order():
+    shape = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
+    (key,) = jax.make_jaxpr(lambda key: key)(shape).jaxpr.invars
+    assert [eqn.primitive.name for eqn in _stored(key, "one order")] == ["device_put"]
+    assert [eqn.primitive.name for eqn in _loaded(key, "one order")] == ["device_put"]
+    array = core.Var(jax.core.ShapedArray((3, 4), "float32"))
+    assert [eqn.primitive.name for eqn in _stored(array, "one order")] == [
+        "layout_constraint",
+        "device_put",
+    ]
