@@ -10,6 +10,9 @@ trip that reads it                                       -> in: `Loop.forward`, 
 Each loop's kernels may want its dimensions in another order. XLA:TPU brings the whole stack back
 between the loops to turn it around, so it is told one order for both; XLA:GPU turns none, but does
 if it is told one (measured: docs/reports/levers.md)            -> in: `_ordered`, `_host_order`
+The order of a stack is taken for what it is made of too, whose own stack on the device would be
+turned then: so of such a loop all stacks of three dimensions and more in a trip have one
+                                                  -> in: `Loop.is_ordered`, `_BackwardBody._read`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +36,8 @@ from automap.jaxpr.flatten import FlatJaxpr
 _TILE: Final = (8, 128)
 """A TPU rounds the last two dimensions of an array in memory up to multiples of these."""
 _MOST_LENGTHENING: Final = 1.5
+_FEWEST_DIMS: Final = 3
+"""Of what is stacked on the device: vectors and matrices are small."""
 
 
 class Loop:
@@ -108,6 +113,15 @@ class Loop:
         """Stacks that are not made any more, with the variable of the body that each was of."""
         return self._dropped
 
+    def is_stack(self, stack: Any) -> bool:
+        """Whether an array is a stack of this loop on the device."""
+        return any(s is stack for v, s in self._stacks.items() if v not in self._choice.hosted)
+
+    def is_ordered(self, stack: Any) -> bool:
+        """Whether the order of dimensions is said of what the device stacks."""
+        shape = getattr(stack.aval, "shape", ())
+        return bool(self._choice.hosted) and len(shape) > _FEWEST_DIMS
+
     def forward(self, eqn: Any) -> Iterator[Any]:
         """The forward loop with its new stacks."""
         n_carry = self._n_carry
@@ -118,8 +132,17 @@ class Loop:
         ]
         choice = self._choice
         stores = {v: _stored(v, choice.host_stacks) for v in self._added if v in choice.hosted}
-        added = [stores[v][-1].outvars[0] if v in stores else v for v in self._added]
-        outvars = [*self._body.outvars[:n_carry], *(v for _, v in left), *added]
+        stores |= {
+            var: ordered
+            for var, stack in self._stacks.items()
+            if var not in stores and self.is_ordered(stack)
+            if (ordered := _ordered(var, choice.host_stacks))
+        }
+        stacked = [
+            stores[v][-1].outvars[0] if is_var(v) and v in stores else v
+            for v in (*(v for _, v in left), *self._added)
+        ]
+        outvars = [*self._body.outvars[:n_carry], *stacked]
         body = rebuild_jaxpr(
             self._body.original,
             self._body.constvars,
@@ -158,6 +181,7 @@ class _BackwardBody:
             if is_var(outer) and outer in loop.dropped
         }
         self._eqns = list(self._rewritten(loop, wanted))
+        self._read(loop)
         self._new = {
             kind: [(o, i) for o, i in given.items() if o not in known[kind]]
             for kind, given in self._given.items()
@@ -187,6 +211,17 @@ class _BackwardBody:
         self._outvars = [
             again.now[wanted[a]] if is_var(a) and a in wanted else a for a in self._body.outvars
         ]
+
+    def _read(self, loop: Loop) -> None:
+        """Have stacks on the device read in the order in which they were made."""
+        slices = [(o, i) for o, i in self._given["slice"].items() if loop.is_stack(o)]
+        ordered = {i: _ordered(i, loop.choice.host_stacks) for o, i in slices if loop.is_ordered(o)}
+        now = {inner: eqns[-1].outvars[0] for inner, eqns in ordered.items() if eqns}
+        self._eqns = [
+            *chain.from_iterable(ordered.values()),
+            *(e.replace(invars=[_now(a, now) for a in e.invars]) for e in self._eqns),
+        ]
+        self._outvars = [_now(a, now) for a in self._outvars]
 
     def _made_again(self, loop: Loop, again: Again, var: Any) -> Iterator[Any]:
         """The equations that make a variable of the forward body, or bring it back."""
@@ -275,6 +310,10 @@ def _in_tiles(shape: Sequence[int], order: Sequence[int]) -> int:
     """Numbers of an array whose last dimensions in an order are rounded up to tiles."""
     minor = dict(zip(order[-len(_TILE) :], _TILE, strict=True))
     return math.prod(math.ceil(n / minor.get(d, 1)) * minor.get(d, 1) for d, n in enumerate(shape))
+
+
+def _now(atom: Any, now: Mapping[Any, Any]) -> Any:
+    return now.get(atom, atom) if is_var(atom) else atom
 
 
 def _equation(function: Callable[[Any], Any], var: Any) -> Any:
