@@ -34,9 +34,9 @@ __all__ = [
     "CompiledCollectives",
     "FactorizationNumbers",
     "Protocol",
+    "ScatteredSums",
     "SentSpan",
     "TileNumbers",
     "backend_for",
     "version_warnings",
-    "ScatteredSums",
 ]

@@ -12,7 +12,7 @@ between the loops to turn it around, so it is told one order for both; XLA:GPU t
 if it is told one (measured: docs/reports/levers.md)            -> in: `_ordered`, `_host_order`
 The order of a stack is taken for what it is made of too, whose own stack on the device would be
 turned then: so of such a loop all stacks of three dimensions and more in a trip have one
-                                                  -> in: `Loop.is_ordered`, `_BackwardBody._read`
+                                                  -> in: `Loop.ordered`, `_BackwardBody._read`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,14 +113,17 @@ class Loop:
         """Stacks that are not made any more, with the variable of the body that each was of."""
         return self._dropped
 
-    def is_stack(self, stack: Any) -> bool:
-        """Whether an array is a stack of this loop on the device."""
-        return any(s is stack for v, s in self._stacks.items() if v not in self._choice.hosted)
-
-    def is_ordered(self, stack: Any) -> bool:
-        """Whether the order of dimensions is said of what the device stacks."""
-        shape = getattr(stack.aval, "shape", ())
-        return bool(self._choice.hosted) and len(shape) > _FEWEST_DIMS
+    @property
+    def ordered(self) -> Mapping[Any, Any]:
+        """Of what the device stacks beside values on the host that whose order of dimensions is
+        said: the stack of each variable.
+        """
+        hosted = self._choice.hosted
+        return {
+            var: stack
+            for var, stack in self._stacks.items()
+            if hosted and var not in hosted and len(var.aval.shape) >= _FEWEST_DIMS
+        }
 
     def forward(self, eqn: Any) -> Iterator[Any]:
         """The forward loop with its new stacks."""
@@ -133,10 +136,7 @@ class Loop:
         choice = self._choice
         stores = {v: _stored(v, choice.host_stacks) for v in self._added if v in choice.hosted}
         stores |= {
-            var: ordered
-            for var, stack in self._stacks.items()
-            if var not in stores and self.is_ordered(stack)
-            if (ordered := _ordered(var, choice.host_stacks))
+            var: ordered for var in self.ordered if (ordered := _ordered(var, choice.host_stacks))
         }
         stacked = [
             stores[v][-1].outvars[0] if is_var(v) and v in stores else v
@@ -214,8 +214,9 @@ class _BackwardBody:
 
     def _read(self, loop: Loop) -> None:
         """Have stacks on the device read in the order in which they were made."""
-        slices = [(o, i) for o, i in self._given["slice"].items() if loop.is_stack(o)]
-        ordered = {i: _ordered(i, loop.choice.host_stacks) for o, i in slices if loop.is_ordered(o)}
+        stacks = set(loop.ordered.values())
+        slices = [inner for outer, inner in self._given["slice"].items() if outer in stacks]
+        ordered = {inner: _ordered(inner, loop.choice.host_stacks) for inner in slices}
         now = {inner: eqns[-1].outvars[0] for inner, eqns in ordered.items() if eqns}
         self._eqns = [
             *chain.from_iterable(ordered.values()),

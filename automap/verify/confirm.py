@@ -6,9 +6,9 @@
 A plan that the prediction refuses and the compiler accepts is returned as well: the compiler has
 the last word.
 
-A search for pipelines keeps its best plan alone, and so does one of levers. What it is compiled to
-is asked, and where the compiler needs C bytes for P predicted the search goes on with the limit L
-as if it were L P / C, since near plans are off alike
+A search for pipelines keeps its best plan alone, and so does one of levers. That plan is compiled,
+a pipeline stage by stage, and where the compiler needs C bytes for P predicted the search goes on
+with the limit L as if it were L P / C, since near plans are off alike
                                              -> in: `confirmed_pipeline`, `confirmed_plan`
 """
 

@@ -164,8 +164,8 @@ XLA_GPU: Final = Backend(
     ragged_products="all groups",
     scattered_products="apart",
     # Layouts are assigned so (gpu_layout_assignment.cc).
-    scattered_sums="beside products",
     collective_dims="first",
+    scattered_sums="beside products",
     slice_scatters="scatters",
     # A softmax and its gradient are kernels of Triton's, which write over nothing.
     beside_sums="anew",
