@@ -188,8 +188,21 @@ class Sources:
     def _is_kept(self, value: int, source_bytes: int) -> bool:
         """Whether a value is written that each of its users could make of `source_bytes`."""
         users, own_bytes = len(self.graph.users[value]), self.graph.values[value].n_bytes
+        if self._remade == "if all read less":
+            users = self._readers(value)
         if users < 2:
             return False
         if self._remade == "cheap":
             return source_bytes > _RECOMPUTE_RATIO * own_bytes
         return users * source_bytes > source_bytes + (1 + users) * own_bytes
+
+    def _readers(self, value: int) -> int:
+        """The ops that use a value, cast to a wider type or not: narrow it would be written."""
+        ops = [self.graph.ops[user] for user in self.graph.users[value]]
+        return sum(self._readers(op.outputs[0]) if self._widens(op) else 1 for op in ops)
+
+    def _widens(self, op: Op) -> bool:
+        if op.opcode != CONVERT:
+            return False
+        given, made = (self.graph.values[v].dtype for v in (op.inputs[0], op.outputs[0]))
+        return DTYPE_BITS[given] < DTYPE_BITS[made]

@@ -44,6 +44,7 @@ class Fuser:
     casts: Literal["all", "widening"] = "all"
     sums: Literal["end a pass", "end a pass but in tiles"] = "end a pass"
     stacks: Literal["written", "written apart", "read and written"] = "read and written"
+    columns: Literal["in their pass", "beside what reads the same"] = "in their pass"
 
     def runs_apart(self, graph: Graph, op: Op) -> bool:
         """Whether an op is a kernel of its own whatever uses it."""

@@ -43,6 +43,7 @@ from hlo_tools.analyses.accesses import (
     part_of_result,
     read_through,
 )
+from hlo_tools.analyses.column_kernels import column_kernels, share_columns, sums_columns
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.passes import share_reads
 from hlo_tools.analyses.product_kernels import at_hand, is_done_by_product, stacks_in_products
@@ -193,7 +194,13 @@ def _prepared(
 
 
 def _shared(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
-    return [*share_reads(graph, fuser, kernels)] if fuser.results == "several" else kernels
+    if fuser.results == "one":
+        return kernels
+    if fuser.columns == "in their pass":
+        return [*share_reads(graph, fuser, kernels, ())]
+    columns = column_kernels(graph, fuser, kernels)
+    sums = {kernel.op for kernel in kernels if sums_columns(graph, kernel.op)}
+    return [*share_columns([*share_reads(graph, fuser, kernels, sums)], columns)]
 
 
 def _stored(graph: Graph, fuser: Fuser) -> list[bool]:

@@ -55,61 +55,88 @@ from hlo_tools.opcodes import (
 _LARGE_TILE: Final = 16384
 _ON_THE_WAY: Final = ELEMENTWISE | {BROADCAST, RESHAPE, TRANSPOSE}
 
-_Group: TypeAlias = tuple[int, bool]
+PassGroup: TypeAlias = tuple[int, bool]
 """A pass, and whether it is of tiles."""
 
 
-def share_reads(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Iterator[Kernel]:
-    """The same kernels; a read of what the fused ones before have at hand moves no bytes."""
-    for run in fused_runs(graph, kernels):
+def share_reads(
+    graph: Graph, fuser: Fuser, kernels: Sequence[Kernel], apart: Collection[int]
+) -> Iterator[Kernel]:
+    """The same kernels; a read of what the fused ones before have at hand moves no bytes. The ops
+    `apart` share nothing.
+    """
+    for run, passes in _runs(graph, fuser, kernels):
         if graph.ops[run[0].op].opcode in OWN_KERNEL:
             yield from run
             continue
-        in_tiles = fuser.sums == "end a pass but in tiles"
-        passes = _Passes(graph, tiled_reductions(graph, run) if in_tiles else frozenset())
         for kernel in run:
             is_stack = graph.ops[kernel.op].opcode == DYNAMIC_UPDATE_SLICE
-            is_apart = is_stack and fuser.stacks == "written apart"
-            yield kernel if is_apart else passes.with_at_hand(kernel)
+            group = passes.group(kernel)
+            is_apart = kernel.op in apart or (is_stack and fuser.stacks == "written apart")
+            yield kernel if is_apart else passes.with_at_hand(kernel, group)
+
+
+def pass_groups(
+    graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]
+) -> Iterator[list[tuple[Kernel, PassGroup]]]:
+    """The kernels of each run, with their passes."""
+    for run, passes in _runs(graph, fuser, kernels):
+        yield [(kernel, passes.group(kernel)) for kernel in run]
+
+
+def _runs(
+    graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]
+) -> Iterator[tuple[list[Kernel], "_Passes"]]:
+    remade = frozenset[int]()
+    for run in fused_runs(graph, kernels):
+        if fuser.sums != "end a pass but in tiles":
+            yield run, _Passes(graph, frozenset(), remade)
+            continue
+        tiled = tiled_reductions(graph, run, remade)
+        yield run, _Passes(graph, tiled, remade)
+        remade |= _remade(graph, tiled)
 
 
 @dataclass
 class _Passes:
     """The passes of a run, kernel by kernel; the sums `tiled` end none, as tiles hold their rows.
+    Those of before that are `remade` are made again by tiles that read them.
 
     `after` is the first pass that may read a value of the run, and whether tiles hold it.
     """
 
     graph: Graph
     tiled: frozenset[int]
-    after: dict[int, _Group] = field(default_factory=dict)
-    at_hand: defaultdict[tuple[_Group, int], set[int]] = field(
+    remade: frozenset[int]
+    after: dict[int, PassGroup] = field(default_factory=dict)
+    at_hand: defaultdict[tuple[PassGroup, int], set[int]] = field(
         default_factory=lambda: defaultdict(set)
     )
 
-    def with_at_hand(self, kernel: Kernel) -> Kernel:
-        """The next kernel, whose reads of what is at hand move nothing."""
-        group = self._group(kernel)
-        known = self.at_hand[group, _numbers(self.graph, self.graph.ops[kernel.op])]
+    def with_at_hand(self, kernel: Kernel, group: PassGroup) -> Kernel:
+        """A kernel of a pass, whose reads of what is at hand move nothing."""
+        known = self.at_hand[group, worked_numbers(self.graph, self.graph.ops[kernel.op])]
         joins = any(self.graph.values[a.value].dims and a.value in known for a in kernel.reads)
         reads = tuple(replace(a, n_bytes=0) if a.value in known else a for a in kernel.reads)
         known.update(a.value for a in (*kernel.reads, *kernel.writes))
-        current, is_tile = group
-        is_sum = self.graph.ops[kernel.op].opcode in REDUCTIONS
-        if is_tile and not is_sum:
-            known.clear()  # the next array is another kernel's
-        self.after.update(
-            (a.value, (current + (is_sum and not is_tile), is_tile)) for a in kernel.writes
-        )
+        op = self.graph.ops[kernel.op]
+        # The next array of tiles is another kernel's, and so is what uses a sum that others use.
+        if group[1] and (not _is_sum(self.graph, op) or _uses(self.graph, op).arrays > 1):
+            known.clear()
         return replace(kernel, reads=reads, joins=joins or kernel.joins)
 
-    def _group(self, kernel: Kernel) -> _Group:
+    def group(self, kernel: Kernel) -> PassGroup:
+        """The pass of the next kernel."""
         given = [self.after[a.value] for a in kernel.reads if a.value in self.after]
-        is_sum = self.graph.ops[kernel.op].opcode in REDUCTIONS
+        given += [(0, True) for a in kernel.reads if a.value in self.remade]
+        is_sum = _is_sum(self.graph, self.graph.ops[kernel.op])
         is_tile = kernel.op in self.tiled or (not is_sum and any(in_tile for _, in_tile in given))
         # What tiles have summed others have to wait for.
         waits = (number + (in_tile and not is_tile) for number, in_tile in given)
-        return max(waits, default=0), is_tile
+        current = max(waits, default=0)
+        after = current + (is_sum and not is_tile), is_tile
+        self.after.update((access.value, after) for access in kernel.writes)
+        return current, is_tile
 
 
 def fused_runs(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
@@ -134,10 +161,18 @@ def fused_runs(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[list[Kernel]
         yield run
 
 
-def tiled_reductions(graph: Graph, run: Sequence[Kernel]) -> frozenset[int]:
-    """The ops of a run that reduce rows which a block holds."""
+def tiled_reductions(
+    graph: Graph, run: Sequence[Kernel], remade: Collection[int]
+) -> frozenset[int]:
+    """The ops of a run that reduce rows which a block holds; `remade` are sums that tiles make
+    again.
+    """
     rows = [kernel for kernel in run if _sums_rows(graph, graph.ops[kernel.op])]
-    tiled = {kernel.op for kernel in rows if _is_diamond(graph, graph.ops[kernel.op])}
+    tiled = {
+        kernel.op
+        for kernel in rows
+        if _uses(graph, graph.ops[kernel.op]).is_diamond or _reads(kernel, remade)
+    }
     # More sums of what a tile holds are part of it.
     held = {a.value for k in rows if k.op in tiled for a in (*k.reads, *k.writes)}
     for kernel in rows if tiled else ():
@@ -150,13 +185,18 @@ def tiled_reductions(graph: Graph, run: Sequence[Kernel]) -> frozenset[int]:
 def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> frozenset[int]:
     """The ops whose kernels hold the same row of several matrices."""
     strided: set[int] = set()
+    remade = frozenset[int]()
+    masked = set[int]()  # values of tiles with such an array
     for run in fused_runs(graph, kernels):
-        tiled = tiled_reductions(graph, run)
-        masked = set[int]()  # values of tiles with such an array
-        for kernel in run if tiled else ():
+        if graph.ops[run[0].op].opcode in OWN_KERNEL:
+            continue
+        tiled = tiled_reductions(graph, run, remade)
+        remade |= _remade(graph, tiled)
+        masked &= remade  # arrays that are written are read as they lie
+        for kernel in run if remade else ():
             op = graph.ops[kernel.op]
             # Other sums of what a tile makes are done by another kernel, of rows as they lie.
-            is_after = op.opcode not in REDUCTIONS and _reads(kernel, masked)
+            is_after = not _is_sum(graph, op) and _reads(kernel, masked)
             if is_after or (
                 kernel.op in tiled and (_repeats_rows(graph, kernel) or _reads(kernel, masked))
             ):
@@ -165,7 +205,20 @@ def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> frozenset[int]:
     return frozenset(strided)
 
 
-def _reads(kernel: Kernel, values: set[int]) -> bool:
+def _remade(graph: Graph, tiled: Collection[int]) -> frozenset[int]:
+    """What those of the `tiled` sums make that one array waits for, and nothing else."""
+    ops = (graph.ops[op] for op in tiled)
+    return frozenset(v for op in ops if _uses(graph, op) == _ALONE for v in op.outputs)
+
+
+def _is_sum(graph: Graph, op: Op) -> bool:
+    """Whether an op reduces anything: dimensions of one number are nothing."""
+    if op.opcode not in REDUCTIONS:
+        return False
+    return worked_numbers(graph, op) > prod(graph.values[op.outputs[0]].dims)
+
+
+def _reads(kernel: Kernel, values: Collection[int]) -> bool:
     return any(access.value in values for access in kernel.reads)
 
 
@@ -188,7 +241,7 @@ def _repeats_rows(graph: Graph, kernel: Kernel) -> bool:
     return False
 
 
-def _numbers(graph: Graph, op: Op) -> int:
+def worked_numbers(graph: Graph, op: Op) -> int:
     """How many numbers a kernel works on: of a stack the part that it writes."""
     is_update = op.opcode == DYNAMIC_UPDATE_SLICE
     return prod(graph.values[op.inputs[1]].dims if is_update else _worked_on(graph, op))
@@ -221,25 +274,41 @@ def _sums_rows(graph: Graph, op: Op) -> bool:
     return 0 < len(reduced) < rank and reduced == list(range(rank - len(reduced), rank))
 
 
-def _is_diamond(graph: Graph, op: Op) -> bool:
-    """Whether what uses a reduction's broadcast result is made of the reduced array too."""
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """What uses a reduction's result: how many arrays of the reduced size, how many other values,
+    and whether one of the arrays is made of the reduced one too.
+    """
+
+    arrays: int
+    others: int
+    is_diamond: bool
+
+
+_ALONE: Final = _Uses(1, 0, is_diamond=True)
+
+
+def _uses(graph: Graph, op: Op) -> _Uses:
     array = op.inputs[0]
     dims, before = graph.values[array].dims, _made_of_one(graph, array)
     seen, todo = set[int](), [*op.outputs]
+    arrays, others, is_diamond = 0, 0, False
     while todo:
         value = todo.pop()
         for user in graph.users[value]:
             made = graph.ops[user]
-            if user in seen or made.opcode not in _ON_THE_WAY:
+            if user in seen:
                 continue
             seen.add(user)
             if made.opcode in ELEMENTWISE and graph.values[made.outputs[0]].dims == dims:
-                others = (v for v in made.inputs if v != value)
-                if any(before & _made_of_one(graph, v) for v in others):
-                    return True
-            elif sum(graph.varies[v] for v in made.inputs) == 1:
+                beside = (v for v in made.inputs if v != value)
+                is_diamond |= any(before & _made_of_one(graph, v) for v in beside)
+                arrays += 1
+            elif made.opcode in _ON_THE_WAY and sum(graph.varies[v] for v in made.inputs) == 1:
                 todo.extend(made.outputs)
-    return False
+            else:
+                others += 1
+    return _Uses(arrays, others, is_diamond)
 
 
 def _made_of_one(graph: Graph, value: int) -> set[int]:

@@ -7,9 +7,9 @@ from hlo_tools.jax_compat import text_to_proto
 from hlo_tools.read.proto import decode_module
 
 
-def step_graph(step, *shapes) -> Graph:
-    """The graph of a step on float32 arrays of these shapes."""
-    args = [jax.ShapeDtypeStruct(shape, "float32") for shape in shapes]
+def step_graph(step, *shapes, dtype="float32") -> Graph:
+    """The graph of a step on arrays of these shapes."""
+    args = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
     lowered = jax.jit(step, keep_unused=True).lower(*args)
     return flatten(decode_module(lowered.compiler_ir("hlo").as_serialized_hlo_module_proto()))
 

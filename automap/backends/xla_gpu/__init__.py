@@ -130,6 +130,7 @@ XLA_GPU: Final = Backend(
         casts="widening",
         sums="end a pass but in tiles",
         stacks="written",
+        columns="beside what reads the same",
     ),
     protocols=NCCL,
     compiled=CompiledCollectives(

@@ -4,18 +4,34 @@ A GPU sums a matrix over its rows with a block of threads for each `column_block
 which goes down all rows. A block is on one core, which moves `column_block_bytes_per_s` at most, so
 that few columns leave most of the device idle:
 
-    bytes per second <= max(1, kept * width / column_block_bytes) * column_block_bytes_per_s
-                                                                -> in: `limit_by_blocks`
+    r = max(1, kept * width / column_block_bytes) * column_block_bytes_per_s
+    bytes per second <= r                                       -> in: `limit_by_blocks`
 
 with the kept numbers of a device and the width of one. Of more than `column_split_rows` rows parts
-are summed at once, as if there were that many more columns. What is computed element by element of
-the same arrays is part of the same kernel, and shares its fate           -> in: `column_sums`
+are summed at once, as if there were that many more columns. What is computed element by element in
+the same kernel (`hlo_tools.analyses.column_kernels`) shares its fate     -> in: `column_sums`
+
+What is summed of several arrays, of B bytes in all, XLA writes by another kernel before if the
+blocks would read the arrays more slowly: of N numbers, u bytes wide and those of the arrays
+`width`, in
+
+    apart = N u / bandwidth + N width / r
+
+seconds, as the blocks of a wider array are as many more. Else it is one kernel with other sums of
+these arrays, which reads of B what they do not                          -> in: `limit_by_blocks`
+
+    seconds = apart, or (B - given) / r where B / r is less
+
+What another kernel makes, which moves P bytes, is summed beside that if both are no slower so: what
+the sum takes is what it delays the other by,
+
+    seconds = min(B / r, P / r - P / bandwidth)
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 import math
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -23,34 +39,53 @@ from automap.backends import ColumnNumbers
 from automap.cost.kernels.matrix_tiles import FactorSizes, rows_of_copies
 from automap.cost.shardings import Shardings
 from automap.program.problem import Problem
-from hlo_tools.analyses.accesses import Kernel
+from hlo_tools.analyses.accesses import Kernel, read_through
+from hlo_tools.analyses.column_kernels import column_kernels, summed_arrays, sums_columns
+from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import DTYPE_BITS, Graph
-from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, OWN_KERNEL, REDUCTIONS
+from hlo_tools.opcodes import CONVOLUTION
 from hlo_tools.rules.rule import DimFactors
 
 
 _Sizes: TypeAlias = tuple[int, ...]
+# Where nothing is left to read; no memory is that fast.
+_LEAST_SECONDS_PER_BYTE: Final = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSum:
-    """A sum over rows: the width of what it sums in bytes, and the sizes of the kernel's factors,
-    of those that are kept and of those that are summed over; 1 for the others.
+    """A sum over rows: the width of what it reads in bytes, and the sizes of the kernel's factors,
+    of those that are kept and of those that are summed over; 1 for the others. `written`, `summed`,
+    `own` and `beside` are N u, N width, B - given and P, as shares of B; infinity is where nothing
+    is written before, or made.
     """
 
     width_bytes: int
     kept: _Sizes
-    summed: _Sizes
+    over: _Sizes
+    written: float = math.inf
+    summed: float = 0.0
+    own: float = 1.0
+    beside: float = math.inf
+
+    @property
+    def shares(self) -> tuple[float, float, float, float]:
+        """As `ColumnSums` has them."""
+        return self.written, self.summed, self.own, self.beside
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnSums:
-    """The sums that kernels are part of: `kernels` are their numbers, ascending; [those]."""
+    """The sums that kernels are part of: `kernels` are their numbers, ascending; [those].
+
+    `shares` [those, 4] are those of `ColumnSum`, in its order.
+    """
 
     kernels: np.ndarray
     kept: np.ndarray
-    summed: np.ndarray
+    over: np.ndarray
     width_bytes: np.ndarray
+    shares: np.ndarray
 
     @classmethod
     def build(cls, sums: Sequence[ColumnSum | None]) -> "ColumnSums":
@@ -58,14 +93,15 @@ class ColumnSums:
         chosen = [(k, s) for k, s in enumerate(sums) if s is not None]
         width = max((len(s.kept) for _, s in chosen), default=0)
         # The last column is of no factor, as `FactorSizes` has it.
-        kept, summed = np.ones((2, len(chosen), width + 1), np.int64)
+        kept, over = np.ones((2, len(chosen), width + 1), np.int64)
         for row, (_, s) in enumerate(chosen):
-            kept[row, : len(s.kept)], summed[row, : len(s.summed)] = s.kept, s.summed
+            kept[row, : len(s.kept)], over[row, : len(s.over)] = s.kept, s.over
         return cls(
             np.array([k for k, _ in chosen], np.int64),
             kept,
-            summed,
+            over,
             np.array([s.width_bytes for _, s in chosen], float),
+            np.array([s.shares for _, s in chosen], float).reshape(-1, 4),
         )
 
     def select(self, which: np.ndarray, n_kernels: int) -> "ColumnSums":
@@ -73,7 +109,9 @@ class ColumnSums:
         is.
         """
         copied, row = rows_of_copies(self.kernels, which, n_kernels)
-        return ColumnSums(copied, self.kept[row], self.summed[row], self.width_bytes[row])
+        return ColumnSums(
+            copied, self.kept[row], self.over[row], self.width_bytes[row], self.shares[row]
+        )
 
 
 def limit_by_blocks(
@@ -87,94 +125,102 @@ def limit_by_blocks(
     blocks; `bytes_per_s` and `op_row` are of all kernels.
     """
     rows = op_row[sums.kernels]
-    kept, summed = (
-        FactorSizes(sums.kernels, rows, sizes).local(sharding) for sizes in (sums.kept, sums.summed)
+    kept, over = (
+        FactorSizes(sums.kernels, rows, sizes).local(sharding) for sizes in (sums.kept, sums.over)
     )
     blocks = np.maximum(kept * sums.width_bytes / numbers.column_block_bytes, 1.0)
-    is_split = summed > numbers.column_split_rows
-    limited = bytes_per_s.copy()
-    limited[sums.kernels] = np.minimum(
-        bytes_per_s[sums.kernels],
-        np.where(is_split, np.inf, blocks * numbers.column_block_bytes_per_s),
+    is_split = over > numbers.column_split_rows
+    unlimited = bytes_per_s[sums.kernels]
+    by_blocks = np.minimum(
+        unlimited, np.where(is_split, np.inf, blocks * numbers.column_block_bytes_per_s)
     )
+    written, summed, own, beside = sums.shares.T
+    apart = written / unlimited + summed / by_blocks
+    seconds_per_byte = np.where(1 / by_blocks <= apart, own / by_blocks, apart)
+    with np.errstate(invalid="ignore"):
+        delay = beside * (1 / by_blocks - 1 / unlimited)
+    seconds_per_byte = np.fmin(seconds_per_byte, delay)
+    limited = bytes_per_s.copy()
+    limited[sums.kernels] = 1 / np.maximum(seconds_per_byte, _LEAST_SECONDS_PER_BYTE)
     return limited
 
 
-def column_sums(problem: Problem, kernels: Sequence[Kernel]) -> list[ColumnSum | None]:
+def column_sums(
+    problem: Problem, kernels: Sequence[Kernel], fuser: Fuser
+) -> list[ColumnSum | None]:
     """The sum over rows that each kernel is, or is part of; None for the others."""
+    graph, rules = problem.graph, problem.linkage.rules
+    by_op = {kernel.op: kernel for kernel in kernels}
+    columns = column_kernels(graph, fuser, kernels)
+    sum_of = dict(columns.sum_of)
+    sum_of |= _convolutions(graph, kernels, sum_of)
     sums: list[ColumnSum | None] = []
-    for run in _runs(problem.graph, kernels):
-        summing = [kernel for kernel in run if _sums_rows(problem.graph, kernel)]
-        sums.extend(_column_sum(problem, kernel, summing) for kernel in run)
+    for kernel in kernels:
+        if kernel.op not in sum_of:
+            sums.append(None)
+        elif sums_columns(graph, kernel.op):
+            alone = _sizes(problem, kernel, rules[kernel.op].operands[0], kernel)
+            if kernel.op in columns.given:
+                alone = _with_arrays(graph, kernel, columns.given[kernel.op], alone)
+            elif kernel.op in columns.maker:
+                moved = _moved_bytes(by_op[columns.maker[kernel.op]])
+                alone = replace(alone, beside=moved / _moved_bytes(kernel))
+            sums.append(alone)
+        else:
+            other = by_op[sum_of[kernel.op]]
+            sums.append(_sizes(problem, kernel, rules[kernel.op].results[0], other))
     return sums
 
 
-def _runs(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:
-    """Kernels one after the other of which some may become one, with what stands before them.
+def _convolutions(
+    graph: Graph, kernels: Sequence[Kernel], sum_of: Mapping[int, int]
+) -> Iterator[tuple[int, int]]:
+    """Convolutions whose results are summed over rows: those of few features are slow too.
 
-    Unlike in `hlo_tools.analyses.passes.fused_runs` a convolution is in the run of what sums its
-    result, and limited as that is: those of few features are slow too. Without it Inception-v3 is
-    predicted 22 % too fast where it is 19 %, ResNet-50 9.2 % where it is 8.5 %, by
-    `python -m scripts.compare_measured scripts/data/steps_h200.jsonl` on 2026-11-28.
+    Without this Inception-v3 is predicted 22 % too fast where it is 19 %, ResNet-50 9.2 % where it
+    is 8.5 %, by `python -m scripts.compare_measured scripts/data/steps_h200.jsonl` on 2026-11-28.
     """
-    run: list[Kernel] = []
-    trips = 1
+    sum_by_array = {
+        read_through(graph, graph.ops[op].inputs[0]): one
+        for op, one in sum_of.items()
+        if sums_columns(graph, op)
+    }
     for kernel in kernels:
-        op = graph.ops[kernel.op]
-        if run and (op.opcode in OWN_KERNEL or op.trip_count != trips):
-            yield run
-            run = []
-        trips = op.trip_count
-        run.append(kernel)
-    if run:
-        yield run
-
-
-def _sums_rows(graph: Graph, kernel: Kernel) -> bool:
-    op = graph.ops[kernel.op]
-    if op.opcode != "reduce" or op.is_joint_reduction:
-        return False
-    # Dimensions of one number lie nowhere.
-    real = [d for d, size in enumerate(graph.values[op.inputs[0]].dims) if size > 1]
-    reduced = set(op.instruction.dimensions)
-    return bool(real) and real[-1] not in reduced and bool(reduced & set(real))
-
-
-def _column_sum(problem: Problem, kernel: Kernel, summing: Sequence[Kernel]) -> ColumnSum | None:
-    """Of a kernel that sums itself, or computes something of the arrays that one of `summing`
-    reads.
-    """
-    graph, op, rule = problem.graph, problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
-    for other in summing:
-        summed = graph.ops[other.op]
-        array = graph.values[summed.inputs[0]]
-        if kernel is other:
-            return _sizes(problem, kernel, rule.operands[0], other)
-        is_alike = op.opcode not in REDUCTIONS | {DYNAMIC_UPDATE_SLICE} and (
-            graph.values[op.outputs[0]].dims == array.dims
-        )
-        if is_alike and _arrays(graph, kernel, array.dims) & _arrays(graph, other, array.dims):
-            return _sizes(problem, kernel, rule.results[0], other)
-    return None
+        if graph.ops[kernel.op].opcode == CONVOLUTION:
+            for access in kernel.writes:
+                if access.value in sum_by_array:
+                    yield kernel.op, sum_by_array[access.value]
 
 
 def _sizes(problem: Problem, kernel: Kernel, dims: DimFactors, summing: Kernel) -> ColumnSum:
     """Of a kernel whose factors run over the dimensions of the summed array as `dims` says."""
     graph, rule = problem.graph, problem.linkage.rules[kernel.op]
     reduced = graph.ops[summing.op].instruction.dimensions
-    array = graph.values[graph.ops[summing.op].inputs[0]]
-    sizes = [[1] * len(rule.factors) for _ in ("kept", "summed")]
+    summed_value = graph.values[graph.ops[summing.op].inputs[0]]
+    sizes = [[1] * len(rule.factors) for _ in ("kept", "over")]
     for dim, factors in enumerate(dims):
         for factor in factors:
             sizes[dim in reduced][factor] = rule.factors[factor].size
-    read = _arrays(graph, summing, array.dims) - {*graph.ops[summing.op].outputs}
-    widths = [DTYPE_BITS[graph.values[v].dtype] // 8 for v in read]
-    kept, summed = map(tuple, sizes)
-    return ColumnSum(min(widths, default=DTYPE_BITS[array.dtype] // 8), kept, summed)
+    widths = [DTYPE_BITS[graph.values[v].dtype] // 8 for v in summed_arrays(graph, summing)]
+    kept, over = map(tuple, sizes)
+    return ColumnSum(min(widths, default=DTYPE_BITS[summed_value.dtype] // 8), kept, over)
 
 
-def _arrays(graph: Graph, kernel: Kernel, dims: Sequence[int]) -> frozenset[int]:
-    """What a kernel reads and writes that has as many numbers as an array of `dims`, or more."""
-    accessed = {a.value for a in (*kernel.reads, *kernel.writes)}
-    least = math.prod(dims)
-    return frozenset(v for v in accessed if math.prod(graph.values[v].dims) >= least)
+def _with_arrays(
+    graph: Graph, kernel: Kernel, given: Collection[int], alone: ColumnSum
+) -> ColumnSum:
+    """A sum of several arrays, of which other sums read those that are `given`."""
+    summed_value = graph.values[graph.ops[kernel.op].inputs[0]]
+    all_bytes = sum(access.n_bytes for access in kernel.reads)
+    numbers = math.prod(summed_value.dims) / all_bytes
+    own_bytes = sum(access.n_bytes for access in kernel.reads if access.value not in given)
+    return replace(
+        alone,
+        written=numbers * DTYPE_BITS[summed_value.dtype] / 8,
+        summed=numbers * alone.width_bytes,
+        own=own_bytes / all_bytes,
+    )
+
+
+def _moved_bytes(kernel: Kernel) -> int:
+    return sum(access.n_bytes for access in (*kernel.reads, *kernel.writes))

@@ -235,7 +235,7 @@ def _sums_by_blocks(
     """
     if backend.column_sums != "by blocks":
         return [None] * len(kernels), ()
-    return column_sums(problem, kernels), strided_tiles(problem.graph, kernels)
+    return column_sums(problem, kernels, backend.fuser), strided_tiles(problem.graph, kernels)
 
 
 def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTable:

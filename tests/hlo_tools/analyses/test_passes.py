@@ -66,8 +66,10 @@ def _wide(graph):
         (lambda x: (_softmax(x), x.sum(0)), 1, 2),
         # What makes an array and what holds its rows are two kernels; XLA writes the sum first.
         (lambda x, y: (s := x + y, _softmax(s)), 2, 3),
-        # Sums that wait for nothing are made at once.
-        (lambda x: (x.sum(0), (x * x).sum(1), jnp.exp(x)), 1, 1),
+        # Sums that wait for nothing are made at once, but for those over rows.
+        (lambda x: ((x * x).sum(1), x.sum(1), jnp.exp(x)), 1, 1),
+        (lambda x: (x.sum(0), (x * x).sum(0), jnp.exp(x)), 1, 1),
+        (lambda x: (x.sum(0), (x * x).sum(1), jnp.exp(x)), 1, 2),
     ],
 )
 def test_a_gpu_reads_again_what_waits_for_a_sum_but_for_rows_that_it_holds(step, n_arrays, read):

@@ -7,7 +7,7 @@ import pytest
 
 from automap.backends import backend_for
 from automap.topology.mesh import Mesh
-from tests.automap.cost.kernels.plain import FAST_MEMORY, evaluator, machine, whole
+from tests.automap.cost.kernels.plain import BYTES_PER_S, FAST_MEMORY, evaluator, machine, whole
 
 
 NUMBERS = backend_for("cuda").column_numbers
@@ -113,3 +113,30 @@ def test_no_other_kernel_is_limited_by_blocks(step, topology_name):
     kernels = _on_one_device(step, topology_name, x=((1024, 512), "float32"))
     gap_seconds = backend_for(machine(topology_name).platform).launch_gap_seconds
     assert np.array([seconds for _, seconds in kernels]).max() <= gap_seconds * (1 + 1e-9)
+
+
+def _scale_gradient(d, x):
+    return (d.astype("float32") * x.astype("float32")).sum(0)
+
+
+def test_what_is_summed_of_two_arrays_is_written_first_where_blocks_are_few():
+    rows, columns = 2048, 512
+    arrays = dict.fromkeys("dx", ((rows, columns), "bfloat16"))
+    kernels = dict(_on_one_device(_scale_gradient, **arrays))
+    # Memory is fast here: what is written first takes no time, and its rows are twice as wide.
+    n_bytes = 2 * rows * columns
+    assert kernels["reduce"] == pytest.approx(_moves(n_bytes, 2 * columns), rel=2e-3)
+
+
+def test_where_memory_is_no_faster_than_blocks_both_arrays_are_read_by_them():
+    rows, columns = 2048, 8192
+
+    def step(state, d, x):
+        return state, _scale_gradient(d, x)
+
+    array = jax.ShapeDtypeStruct((rows, columns), "bfloat16")
+    args = ({"w": jax.ShapeDtypeStruct((4,), "float32")}, array, array)
+    cost, space = evaluator(step, args, machine("8xh100"))
+    seconds = dict(_kernels(cost, whole(space)))["reduce"] - GAP_SECONDS
+    n_bytes = 2 * 2 * rows * columns + 4 * columns
+    assert seconds == pytest.approx(n_bytes / BYTES_PER_S)

@@ -1,0 +1,167 @@
+"""Sums over rows, and the elementwise kernels that they are one kernel with.
+
+XLA:GPU makes siblings one kernel: those that read the same array and do not wait for each other,
+wherever they stand in the program, products between them or not (multi_output_fusion.cc of XLA). A
+sum over the rows of a matrix and a sum along them are never one, as their threads go through the
+array in different orders. So what a sum s over rows reads it shares with an elementwise kernel k,
+
+    a(s) in reads(k),  k does not depend on s,  and no sum of another kind is in the pass of k
+
+with a(s) the one array that s reads; of several such k with those in the pass of the last one, as
+XLA goes through the program from its end. A gradient that a bias sums over rows and that a residual
+stream adds is read once so. Where there is none, s may be one with the kernel that makes a(s), if
+that is no slower so (`automap.cost.kernels.column_sums`)                -> in: `column_kernels`
+
+What is summed of several arrays, as the gradient of a normalization's scale, is one with other sums
+of these arrays at most: XLA keeps arithmetic out of the few blocks that sum, unless they are many
+enough (`automap.cost.kernels.column_sums`)                              -> in: `ColumnKernels`
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from hlo_tools.analyses.accesses import Kernel
+from hlo_tools.analyses.fuser import Fuser
+from hlo_tools.analyses.passes import PassGroup, pass_groups, worked_numbers
+from hlo_tools.graph import Graph
+from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, OWN_KERNEL, REDUCTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A pass of a run, by the number of the run."""
+
+    run: int
+    group: PassGroup
+
+
+def sums_columns(graph: Graph, index: int) -> bool:
+    """Whether an op sums an array over other dimensions than the innermost one."""
+    op = graph.ops[index]
+    if op.opcode != "reduce" or op.is_joint_reduction:
+        return False
+    # Dimensions of one number lie nowhere.
+    real = [d for d, size in enumerate(graph.values[op.inputs[0]].dims) if size > 1]
+    reduced = set(op.instruction.dimensions)
+    return bool(real) and real[-1] not in reduced and bool(reduced & set(real))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnKernels:
+    """Which kernels sum over rows, or are one with such sums, by their ops: `sum_of` is the op of
+    one of these sums, the same for all that are one kernel. `given` is which arrays of sums of
+    several other sums read before, `maker` the kernel that makes what a sum may be one with.
+    """
+
+    sum_of: Mapping[int, int]
+    given: Mapping[int, frozenset[int]]
+    maker: Mapping[int, int]
+
+
+def column_kernels(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> ColumnKernels:
+    """Those of a program."""
+    by_op = {kernel.op: kernel for kernel in kernels}
+    arrays = {op: summed_arrays(graph, k) for op, k in by_op.items() if sums_columns(graph, op)}
+    if not arrays:
+        return ColumnKernels({}, {}, {})
+    places = _free_places(graph, fuser, kernels)
+    waits = _waiting(graph, [*arrays])
+    readers: dict[int, list[int]] = {}
+    for s, read in arrays.items():
+        for array in read:
+            readers.setdefault(array, []).append(s)
+    first: dict[_Place, int] = {}
+    sum_of: dict[int, int] = {}
+
+    for op in reversed(places):
+        for s in (s for access in by_op[op].reads for s in readers.get(access.value, ())):
+            one = first.get(places[op], s)
+            is_possible = len(arrays[s]) == 1 and _is_alike(graph, op, s)
+            if is_possible and sum_of.get(s, one) == one and not (waits(op, s) or waits(s, one)):
+                first[places[op]] = sum_of[s] = sum_of[op] = one
+    maker = {
+        s: op
+        for op in places
+        for access in by_op[op].writes
+        for s in readers.get(access.value, ())
+        if s not in sum_of and len(arrays[s]) == 1 and _is_alike(graph, op, s)
+    }
+    given: dict[int, frozenset[int]] = {}
+    for s, read in arrays.items():
+        before = {
+            array: [t for t in readers[array] if t < s and _is_alike(graph, s, t)] for array in read
+        }
+        free = {array: t for array, alike in before.items() for t in alike if not waits(s, t)}
+        if len(read) == 1:
+            one = next(iter(free.values()), s)
+            sum_of.setdefault(s, sum_of.get(one, one))
+        else:
+            sum_of[s], given[s] = s, frozenset(free)
+    return ColumnKernels(sum_of, given, maker)
+
+
+def share_columns(kernels: Sequence[Kernel], columns: ColumnKernels) -> Iterator[Kernel]:
+    """The same kernels; what one reads or writes those have that are one kernel with it."""
+    at_hand: dict[int, set[int]] = {}
+    for kernel in kernels:
+        if kernel.op not in columns.sum_of:
+            yield kernel
+            continue
+        known = at_hand.setdefault(columns.sum_of[kernel.op], set())
+        yield replace(
+            kernel,
+            reads=tuple(replace(a, n_bytes=0) if a.value in known else a for a in kernel.reads),
+            joins=kernel.joins or any(access.value in known for access in kernel.reads),
+        )
+        known.update(access.value for access in (*kernel.reads, *kernel.writes))
+
+
+def summed_arrays(graph: Graph, kernel: Kernel) -> list[int]:
+    """The arrays that a sum is made of, which have as many numbers as what it sums, or more."""
+    least = _numbers(graph, kernel.op)
+    return [a.value for a in kernel.reads if prod(graph.values[a.value].dims) >= least]
+
+
+def _free_places(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> dict[int, _Place]:
+    """The passes of elementwise kernels that no sum of another kind is one with, by op."""
+    places: dict[int, _Place] = {}
+    for number, run in enumerate(pass_groups(graph, fuser, kernels)):
+        if graph.ops[run[0][0].op].opcode in OWN_KERNEL:
+            continue
+        others: dict[tuple[PassGroup, int], set[int]] = {}
+        for kernel, group in run:
+            if graph.ops[kernel.op].opcode in REDUCTIONS and not sums_columns(graph, kernel.op):
+                read = others.setdefault((group, _numbers(graph, kernel.op)), set())
+                read.update(access.value for access in kernel.reads)
+        for kernel, group in run:
+            opcode, is_in_tiles = graph.ops[kernel.op].opcode, group[1]
+            if opcode in REDUCTIONS or opcode == DYNAMIC_UPDATE_SLICE or is_in_tiles:
+                continue
+            taken = others.get((group, _numbers(graph, kernel.op)), ())
+            if not any(access.value in taken for access in (*kernel.reads, *kernel.writes)):
+                places[kernel.op] = _Place(number, group)
+    return places
+
+
+def _is_alike(graph: Graph, op: int, s: int) -> bool:
+    trips = [graph.ops[each].trip_count for each in (op, s)]
+    return trips[0] == trips[1] and _numbers(graph, op) == _numbers(graph, s)
+
+
+def _numbers(graph: Graph, op: int) -> int:
+    return worked_numbers(graph, graph.ops[op])
+
+
+def _waiting(graph: Graph, sums: Sequence[int]) -> Callable[[int, int], bool]:
+    """Whether an op waits for one of the sums."""
+    bits = {op: 1 << number for number, op in enumerate(sums)}
+    # Of each value the sums that it is made of.
+    made_of = [0] * len(graph.values)
+    for index, op in enumerate(graph.ops):
+        made = bits.get(index, 0)
+        for value in op.inputs:
+            made |= made_of[value]
+        for value in op.outputs:
+            made_of[value] = made
+    return lambda op, s: bool(made_of[graph.ops[op].outputs[0]] & bits[s]) and op != s
