@@ -88,13 +88,14 @@ def column_kernels(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Col
         if s not in sum_of and len(arrays[s]) == 1 and _is_alike(graph, op, s)
     }
     given: dict[int, frozenset[int]] = {}
+    placed = frozenset(sum_of)
     for s, read in arrays.items():
         before = {
             array: [t for t in readers[array] if t < s and _is_alike(graph, s, t)] for array in read
         }
         free = {array: t for array, alike in before.items() for t in alike if not waits(s, t)}
-        if len(read) == 1:
-            one = next(iter(free.values()), s)
+        if len(read) < 2:
+            one = next((t for t in free.values() if t not in placed), s)
             sum_of.setdefault(s, sum_of.get(one, one))
         else:
             sum_of[s], given[s] = s, frozenset(free)

@@ -26,6 +26,12 @@ operand that is no constant: a maximum that is tested to be finite begins no til
 normalization are such diamonds. The gradient of a softmax, p * (d - sum(p * d)), is none: d and
 p * d are made of different arrays                                     -> in: `tiled_reductions`
 
+A sum that several arrays use, as the denominator of a softmax whose gradient is at hand too, is a
+kernel of its own, and each of these arrays is made by a kernel of tiles that goes through the rows
+again. A sum that one array waits for and nothing else, as the maximum of a softmax, is made again
+by each kernel that makes that array: they are kernels of tiles as well, past products too, with the
+sums along rows that they need, as the gradient of a softmax that is computed again   -> in: `_uses`
+
 The rows of a block follow each other, unless an array repeats over matrices of which each row needs
 a row of its own, as the mask of a causal attention: then XLA takes the same row of several
 matrices, which are not beside each other in memory                       -> in: `strided_tiles`

@@ -212,6 +212,8 @@ def _with_arrays(
     """A sum of several arrays, of which other sums read those that are `given`."""
     summed_value = graph.values[graph.ops[kernel.op].inputs[0]]
     all_bytes = sum(access.n_bytes for access in kernel.reads)
+    if not all_bytes:
+        return alone
     numbers = math.prod(summed_value.dims) / all_bytes
     own_bytes = sum(access.n_bytes for access in kernel.reads if access.value not in given)
     return replace(

@@ -84,6 +84,33 @@ def test_two_arrays_of_a_tile_are_two_kernels():
     assert _arrays_moved(both, 2) == (3, 2)
 
 
+def _parts_of_softmax(x):
+    e = jnp.exp(x - x.max(-1, keepdims=True))
+    return e, e.sum(-1, keepdims=True)
+
+
+def test_a_sum_that_two_arrays_use_is_a_kernel_and_each_reads_the_rows_again():
+    """As jax 0.10.2's CUDA plugin compiled it for an H100 on 2026-11-29: three kernels."""
+
+    def both(x):
+        e, total = _parts_of_softmax(x)
+        return e / total, e * total
+
+    assert _arrays_moved(both, 1) == (3, 2)
+
+
+def test_a_gradient_of_what_tiles_make_again_is_a_tile_past_a_product():
+    """As jax 0.10.2's CUDA plugin compiled it for an H100 on 2026-11-29: four kernels."""
+
+    def step(x):
+        e, total = _parts_of_softmax(x)
+        made = (e / total) @ jnp.ones((WIDTH, WIDTH))
+        return made, e * (made / total - (e * made).sum(-1, keepdims=True) / total**2)
+
+    # x for the sum, for the product's operand and for the gradient; the operand, and the product.
+    assert _arrays_moved(step, 1) == (3 + 1 + 1, 3)
+
+
 @pytest.mark.parametrize(
     ("step", "read"), [(_columns_normalized, 2), (_normalized, 3), (_softmax, 3), (_guarded, 2)]
 )
