@@ -200,7 +200,12 @@ def test_state_is_born_there_saved_and_restored(tmp_path):
     import orbax.checkpoint as ocp
 
     step, (state, x) = _mlp()
-    train = automap.parallelize(step, levers="offload", strategy="greedy", budget=5)
+    asked = {"preset": "zero-1", "strategy": "greedy", "budget": 5}
+    plain = automap.parallelize(step, **asked)
+    plain(jax.tree.map(jnp.copy, state), x)
+    # Less than the step takes: something has to wait in the host's memory.
+    limit = 0.9 * plain.plan.predicted.peak_bytes / 2**30
+    train = automap.parallelize(step, levers="offload", memory_limit=limit, **asked)
     after, _ = train(jax.tree.map(jnp.copy, state), x)
     plan = train.plan
     assert plan.levers is not None
