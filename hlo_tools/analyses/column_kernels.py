@@ -13,8 +13,8 @@ stream adds is read once so. Where there is none, s may be one with the kernel t
 that is no slower so (`automap.cost.kernels.column_sums`)                -> in: `column_kernels`
 
 What is summed of several arrays, as the gradient of a normalization's scale, is one with other sums
-of these arrays at most: XLA keeps arithmetic out of the few blocks that sum, unless they are many
-enough (`automap.cost.kernels.column_sums`)                              -> in: `ColumnKernels`
+of these arrays and with such a kernel only if the blocks that sum are many: XLA keeps arithmetic
+out of few (`automap.cost.kernels.column_sums`)                          -> in: `ColumnKernels`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,13 +50,14 @@ def sums_columns(graph: Graph, index: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class ColumnKernels:
     """Which kernels sum over rows, or are one with such sums, by their ops: `sum_of` is the op of
-    one of these sums, the same for all that are one kernel. `given` is which arrays of sums of
-    several other sums read before, `maker` the kernel that makes what a sum may be one with.
+    one of these sums, the same for all that are one kernel. `given` is which arrays of a sum of
+    several others read, sums before or the kernel `beside` it; of what a kernel makes that is the
+    kernel `beside` its sum.
     """
 
     sum_of: Mapping[int, int]
     given: Mapping[int, frozenset[int]]
-    maker: Mapping[int, int]
+    beside: Mapping[int, int]
 
 
 def column_kernels(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> ColumnKernels:
@@ -80,7 +81,7 @@ def column_kernels(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Col
             is_possible = len(arrays[s]) == 1 and _is_alike(graph, op, s)
             if is_possible and sum_of.get(s, one) == one and not (waits(op, s) or waits(s, one)):
                 first[places[op]] = sum_of[s] = sum_of[op] = one
-    maker = {
+    beside = {
         s: op
         for op in places
         for access in by_op[op].writes
@@ -97,9 +98,14 @@ def column_kernels(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Col
         if len(read) < 2:
             one = next((t for t in free.values() if t not in placed), s)
             sum_of.setdefault(s, sum_of.get(one, one))
-        else:
-            sum_of[s], given[s] = s, frozenset(free)
-    return ColumnKernels(sum_of, given, maker)
+            continue
+        sum_of[s], given[s] = s, frozenset(free)
+        for op in reversed(places):
+            shared = {*read} & {access.value for access in by_op[op].reads}
+            if shared and _is_alike(graph, op, s) and not waits(op, s):
+                beside[s], given[s] = op, given[s] | shared
+                break
+    return ColumnKernels(sum_of, given, beside)
 
 
 def share_columns(kernels: Sequence[Kernel], columns: ColumnKernels) -> Iterator[Kernel]:

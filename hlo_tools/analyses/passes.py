@@ -37,8 +37,8 @@ a row of its own, as the mask of a causal attention: then XLA takes the same row
 matrices, which are not beside each other in memory                       -> in: `strided_tiles`
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Final, TypeAlias
@@ -94,19 +94,22 @@ def _runs(
     graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]
 ) -> Iterator[tuple[list[Kernel], "_Passes"]]:
     remade = frozenset[int]()
+    arrays = (k for k in kernels if graph.ops[k.op].opcode not in REDUCTIONS)
+    makers = Counter(access.value for kernel in arrays for access in kernel.reads)
     for run in fused_runs(graph, kernels):
         if fuser.sums != "end a pass but in tiles":
-            yield run, _Passes(graph, frozenset(), remade)
+            yield run, _Passes(graph, frozenset(), remade, makers)
             continue
         tiled = tiled_reductions(graph, run, remade)
-        yield run, _Passes(graph, tiled, remade)
+        yield run, _Passes(graph, tiled, remade, makers)
         remade |= _remade(graph, tiled)
 
 
 @dataclass
 class _Passes:
     """The passes of a run, kernel by kernel; the sums `tiled` end none, as tiles hold their rows.
-    Those of before that are `remade` are made again by tiles that read them.
+    Those of before that are `remade` are made again by tiles that read them. `makers` counts the
+    kernels that are no sums and read a value.
 
     `after` is the first pass that may read a value of the run, and whether tiles hold it.
     """
@@ -114,6 +117,7 @@ class _Passes:
     graph: Graph
     tiled: frozenset[int]
     remade: frozenset[int]
+    makers: Mapping[int, int]
     after: dict[int, PassGroup] = field(default_factory=dict)
     at_hand: defaultdict[tuple[PassGroup, int], set[int]] = field(
         default_factory=lambda: defaultdict(set)
@@ -125,9 +129,8 @@ class _Passes:
         joins = any(self.graph.values[a.value].dims and a.value in known for a in kernel.reads)
         reads = tuple(replace(a, n_bytes=0) if a.value in known else a for a in kernel.reads)
         known.update(a.value for a in (*kernel.reads, *kernel.writes))
-        op = self.graph.ops[kernel.op]
         # The next array of tiles is another kernel's, and so is what uses a sum that others use.
-        if group[1] and (not _is_sum(self.graph, op) or _uses(self.graph, op).arrays > 1):
+        if group[1] and (not self._is_sum(kernel) or self._serves_several(kernel)):
             known.clear()
         return replace(kernel, reads=reads, joins=joins or kernel.joins)
 
@@ -135,7 +138,7 @@ class _Passes:
         """The pass of the next kernel."""
         given = [self.after[a.value] for a in kernel.reads if a.value in self.after]
         given += [(0, True) for a in kernel.reads if a.value in self.remade]
-        is_sum = _is_sum(self.graph, self.graph.ops[kernel.op])
+        is_sum = self._is_sum(kernel)
         is_tile = kernel.op in self.tiled or (not is_sum and any(in_tile for _, in_tile in given))
         # What tiles have summed others have to wait for.
         waits = (number + (in_tile and not is_tile) for number, in_tile in given)
@@ -143,6 +146,14 @@ class _Passes:
         after = current + (is_sum and not is_tile), is_tile
         self.after.update((access.value, after) for access in kernel.writes)
         return current, is_tile
+
+    def _is_sum(self, kernel: Kernel) -> bool:
+        return _is_sum(self.graph, self.graph.ops[kernel.op])
+
+    def _serves_several(self, kernel: Kernel) -> bool:
+        """Whether several arrays use what a kernel sums, and several kernels make them."""
+        op = self.graph.ops[kernel.op]
+        return self.makers[op.outputs[0]] > 1 and _uses(self.graph, op).arrays > 1
 
 
 def fused_runs(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[list[Kernel]]:

@@ -15,17 +15,15 @@ What is summed of several arrays, of B bytes in all, XLA writes by another kerne
 blocks would read the arrays more slowly: of N numbers, u bytes wide and those of the arrays
 `width`, in
 
-    apart = N u / bandwidth + N width / r
+    apart = N u / bandwidth + max(N width / r, N u / bandwidth)
 
 seconds, as the blocks of a wider array are as many more. Else it is one kernel with other sums of
-these arrays, which reads of B what they do not                          -> in: `limit_by_blocks`
+these arrays and with a kernel of P bytes beside it, if there are some: it reads what they do not,
+and delays the other by the blocks                                       -> in: `limit_by_blocks`
 
-    seconds = apart, or (B - given) / r where B / r is less
+    seconds = apart, or min(B / r, (B - given) / r + P / r - P / bandwidth) where B / r <= apart
 
-What another kernel makes, which moves P bytes, is summed beside that if both are no slower so: what
-the sum takes is what it delays the other by,
-
-    seconds = min(B / r, P / r - P / bandwidth)
+What another kernel makes is summed beside that in the same way, all of it given.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,8 +54,8 @@ _LEAST_SECONDS_PER_BYTE: Final = 1e-30
 class ColumnSum:
     """A sum over rows: the width of what it reads in bytes, and the sizes of the kernel's factors,
     of those that are kept and of those that are summed over; 1 for the others. `written`, `summed`,
-    `own` and `beside` are N u, N width, B - given and P, as shares of B; infinity is where nothing
-    is written before, or made.
+    `own` and `beside` are N u, N width, B - given and P, as shares of B; what is never written
+    before has an infinite share.
     """
 
     width_bytes: int
@@ -66,7 +64,7 @@ class ColumnSum:
     written: float = math.inf
     summed: float = 0.0
     own: float = 1.0
-    beside: float = math.inf
+    beside: float = 0.0
 
     @property
     def shares(self) -> tuple[float, float, float, float]:
@@ -135,11 +133,9 @@ def limit_by_blocks(
         unlimited, np.where(is_split, np.inf, blocks * numbers.column_block_bytes_per_s)
     )
     written, summed, own, beside = sums.shares.T
-    apart = written / unlimited + summed / by_blocks
-    seconds_per_byte = np.where(1 / by_blocks <= apart, own / by_blocks, apart)
-    with np.errstate(invalid="ignore"):
-        delay = beside * (1 / by_blocks - 1 / unlimited)
-    seconds_per_byte = np.fmin(seconds_per_byte, delay)
+    apart = written / unlimited + np.maximum(summed / by_blocks, written / unlimited)
+    together = own / by_blocks + beside * (1 / by_blocks - 1 / unlimited)
+    seconds_per_byte = np.where(1 / by_blocks <= apart, np.minimum(together, 1 / by_blocks), apart)
     limited = bytes_per_s.copy()
     limited[sums.kernels] = 1 / np.maximum(seconds_per_byte, _LEAST_SECONDS_PER_BYTE)
     return limited
@@ -160,15 +156,17 @@ def column_sums(
             sums.append(None)
         elif sums_columns(graph, kernel.op):
             alone = _sizes(problem, kernel, rules[kernel.op].operands[0], kernel)
+            other = by_op.get(columns.beside.get(kernel.op, -1))
             if kernel.op in columns.given:
                 alone = _with_arrays(graph, kernel, columns.given[kernel.op], alone)
-            elif kernel.op in columns.maker:
-                moved = _moved_bytes(by_op[columns.maker[kernel.op]])
-                alone = replace(alone, beside=moved / _moved_bytes(kernel))
+            elif other is not None:
+                alone = replace(alone, own=0.0)
+            if other is not None:
+                alone = replace(alone, beside=_moved_bytes(other) / _moved_bytes(kernel))
             sums.append(alone)
         else:
-            other = by_op[sum_of[kernel.op]]
-            sums.append(_sizes(problem, kernel, rules[kernel.op].results[0], other))
+            summing = by_op[sum_of[kernel.op]]
+            sums.append(_sizes(problem, kernel, rules[kernel.op].results[0], summing))
     return sums
 
 
