@@ -12,9 +12,9 @@ XLA goes through the program from its end. A gradient that a bias sums over rows
 stream adds is read once so. Where there is none, s may be one with the kernel that makes a(s), if
 that is no slower so (`automap.cost.kernels.column_sums`)                -> in: `column_kernels`
 
-What is summed of several arrays, as the gradient of a normalization's scale, is one with other sums
-of these arrays and with such a kernel only if the blocks that sum are many: XLA keeps arithmetic
-out of few (`automap.cost.kernels.column_sums`)                          -> in: `ColumnKernels`
+What is summed of several arrays, as the gradient of a normalization's scale, is one with such a
+kernel, and with sums of one of the arrays, only if the blocks that sum are many: XLA keeps
+arithmetic out of few (`automap.cost.kernels.column_sums`)               -> in: `ColumnKernels`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,10 +49,11 @@ def sums_columns(graph: Graph, index: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ColumnKernels:
-    """Which kernels sum over rows, or are one with such sums, by their ops: `sum_of` is the op of
-    one of these sums, the same for all that are one kernel. `given` is which arrays of a sum of
-    several others read, sums before or the kernel `beside` it; of what a kernel makes that is the
-    kernel `beside` its sum.
+    """Which kernels sum over rows, or are one with such sums, by their ops.
+
+    `sum_of` is the op of one of these sums, the same for all that are one kernel, and `given` which
+    arrays of a sum of several others read: sums of one before, or the kernel `beside` it. Of what a
+    kernel makes that is the kernel `beside` its sum.
     """
 
     sum_of: Mapping[int, int]
@@ -91,15 +92,13 @@ def column_kernels(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Col
     given: dict[int, frozenset[int]] = {}
     placed = frozenset(sum_of)
     for s, read in arrays.items():
-        before = {
-            array: [t for t in readers[array] if t < s and _is_alike(graph, s, t)] for array in read
-        }
-        free = {array: t for array, alike in before.items() for t in alike if not waits(s, t)}
+        alike = [t for array in read for t in readers[array] if t < s and _is_alike(graph, s, t)]
+        free = [t for t in alike if len(arrays[t]) == 1 and not waits(s, t)]
         if len(read) < 2:
-            one = next((t for t in free.values() if t not in placed), s)
+            one = next((t for t in free if t not in placed), s)
             sum_of.setdefault(s, sum_of.get(one, one))
             continue
-        sum_of[s], given[s] = s, frozenset(free)
+        sum_of[s], given[s] = s, frozenset(array for t in free for array in arrays[t])
         for op in reversed(places):
             shared = {*read} & {access.value for access in by_op[op].reads}
             if shared and _is_alike(graph, op, s) and not waits(op, s):

@@ -175,8 +175,8 @@ def _convolutions(
 ) -> Iterator[tuple[int, int]]:
     """Convolutions whose results are summed over rows: those of few features are slow too.
 
-    Without this Inception-v3 is predicted 22 % too fast where it is 19 %, ResNet-50 9.2 % where it
-    is 8.5 %, by `python -m scripts.compare_measured scripts/data/steps_h200.jsonl` on 2026-11-28.
+    Without this Inception-v3 is predicted 21 % too fast where it is 17 %, ResNet-50 7 % where it is
+    6 %, by `python -m scripts.compare_measured scripts/data/steps_h200.jsonl` on 2026-11-29.
     """
     sum_by_array = {
         read_through(graph, graph.ops[op].inputs[0]): one
