@@ -4,6 +4,7 @@
                                   it reads for what is not in memory
 `hlo_tools.analyses.batches`      ops that have one rule, together: a large graph has few
                                   different rules, so work is done per rule
+`hlo_tools.analyses.column_kernels`  sums over rows, and what XLA:GPU makes one kernel with them
 `hlo_tools.analyses.conflicts`    conflicts: places where groups compete, as explicit objects
 `hlo_tools.analyses.factorizations`  factorizations of matrices: columns that wait for each other
 `hlo_tools.analyses.flops`        FLOPs of an op, from its rule and shapes; bytes are those of

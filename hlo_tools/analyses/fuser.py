@@ -21,6 +21,8 @@ class Fuser:
     kernel of its own that shares nothing,
     `sums` whether what waits for a sum always reads its arrays once more, or has rows at hand that
     are worked on in tiles,
+    `columns` what a sum over rows is one kernel with: others of its pass, or what reads the same
+    array wherever it stands (`hlo_tools.analyses.column_kernels`),
     `lookups` whether looking up by index is a kernel, or a part of those that use what it makes,
     `updates` whether a scatter of one number into each row of zeros is a kernel, or a comparison of
     the index with each position in those that use what it makes,

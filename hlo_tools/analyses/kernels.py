@@ -28,6 +28,8 @@ Two programs that run one after the other fuse nothing over what one leaves for 
 Elementwise kernels and reductions between two kernels of other kinds are fused to one with several
 results where the backend does so: what one of them reads or writes, the later ones have
                                                      -> in: `hlo_tools.analyses.passes`
+Sums over rows are one kernel with others than those between the same two
+                                             -> in: `hlo_tools.analyses.column_kernels`
 """
 
 from bisect import bisect_left
