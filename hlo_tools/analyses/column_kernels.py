@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from hlo_tools.analyses.accesses import Kernel
+from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.passes import PassGroup, pass_groups, worked_numbers
 from hlo_tools.graph import Graph
@@ -63,48 +63,84 @@ class ColumnKernels:
 
 def column_kernels(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> ColumnKernels:
     """Those of a program."""
-    by_op = {kernel.op: kernel for kernel in kernels}
-    arrays = {op: summed_arrays(graph, k) for op, k in by_op.items() if sums_columns(graph, op)}
-    if not arrays:
+    sums = _Sums(graph, kernels)
+    if not sums.arrays:
         return ColumnKernels({}, {}, {})
     places = _free_places(graph, fuser, kernels)
-    waits = _waiting(graph, [*arrays])
-    readers: dict[int, list[int]] = {}
-    for s, read in arrays.items():
-        for array in read:
-            readers.setdefault(array, []).append(s)
-    first: dict[_Place, int] = {}
-    sum_of: dict[int, int] = {}
-
-    for op in reversed(places):
-        for s in (s for access in by_op[op].reads for s in readers.get(access.value, ())):
-            one = first.get(places[op], s)
-            is_possible = len(arrays[s]) == 1 and _is_alike(graph, op, s)
-            if is_possible and sum_of.get(s, one) == one and not (waits(op, s) or waits(s, one)):
-                first[places[op]] = sum_of[s] = sum_of[op] = one
+    sum_of = _with_readers(sums, places)
     beside = {
         s: op
         for op in places
-        for access in by_op[op].writes
-        for s in readers.get(access.value, ())
-        if s not in sum_of and len(arrays[s]) == 1 and _is_alike(graph, op, s)
+        for s in sums.that_read(sums.by_op[op].writes)
+        if s not in sum_of and len(sums.arrays[s]) == 1 and sums.may_join(op, s)
     }
+    users: dict[int, list[int]] = {}
+    for op in places:
+        for access in sums.by_op[op].reads:
+            users.setdefault(access.value, []).append(op)
     given: dict[int, frozenset[int]] = {}
     placed = frozenset(sum_of)
-    for s, read in arrays.items():
-        alike = [t for array in read for t in readers[array] if t < s and _is_alike(graph, s, t)]
-        free = [t for t in alike if len(arrays[t]) == 1 and not waits(s, t)]
+    for s, read in sums.arrays.items():
+        free = sums.of_one_before(s)
         if len(read) < 2:
             one = next((t for t in free if t not in placed), s)
             sum_of.setdefault(s, sum_of.get(one, one))
             continue
-        sum_of[s], given[s] = s, frozenset(array for t in free for array in arrays[t])
-        for op in reversed(places):
-            shared = {*read} & {access.value for access in by_op[op].reads}
-            if shared and _is_alike(graph, op, s) and not waits(op, s):
-                beside[s], given[s] = op, given[s] | shared
-                break
+        sum_of[s], given[s] = s, frozenset(array for t in free for array in sums.arrays[t])
+        readers = {op for array in read for op in users.get(array, ()) if sums.may_join(op, s)}
+        if readers:
+            # Ops are numbered in the order of the program.
+            beside[s] = max(readers)
+            last = {access.value for access in sums.by_op[beside[s]].reads}
+            given[s] |= last.intersection(read)
     return ColumnKernels(sum_of, given, beside)
+
+
+class _Sums:
+    """The sums over rows of a program, by their ops: `arrays` are those that each is made of."""
+
+    def __init__(self, graph: Graph, kernels: Sequence[Kernel]):
+        self.graph = graph
+        self.by_op = {kernel.op: kernel for kernel in kernels}
+        self.arrays = {
+            op: summed_arrays(graph, kernel)
+            for op, kernel in self.by_op.items()
+            if sums_columns(graph, op)
+        }
+        self._readers: dict[int, list[int]] = {}
+        for s, read in self.arrays.items():
+            for array in read:
+                self._readers.setdefault(array, []).append(s)
+        self._waits = _waiting(graph, [*self.arrays])
+
+    def that_read(self, accesses: Sequence[Access]) -> Iterator[int]:
+        """The sums that are made of one of these."""
+        for access in accesses:
+            yield from self._readers.get(access.value, ())
+
+    def may_join(self, op: int, s: int) -> bool:
+        """Whether the kernel of an op works on as much as a sum, in the same loop, and does not
+        wait for it.
+        """
+        return _is_alike(self.graph, op, s) and not self._waits(op, s)
+
+    def of_one_before(self, s: int) -> list[int]:
+        """The sums of one array, which is one of those of `s`, that come before it."""
+        before = (t for array in self.arrays[s] for t in self._readers[array] if t < s)
+        return [t for t in before if len(self.arrays[t]) == 1 and self.may_join(s, t)]
+
+
+def _with_readers(sums: _Sums, places: dict[int, _Place]) -> dict[int, int]:
+    """Sums of one array that are one kernel with what reads it, and these kernels."""
+    first: dict[_Place, int] = {}
+    sum_of: dict[int, int] = {}
+    for op in reversed(places):
+        for s in sums.that_read(sums.by_op[op].reads):
+            one = first.get(places[op], s)
+            is_possible = len(sums.arrays[s]) == 1 and sums.may_join(op, s)
+            if is_possible and sum_of.get(s, one) == one and (s == one or sums.may_join(s, one)):
+                first[places[op]] = sum_of[s] = sum_of[op] = one
+    return sum_of
 
 
 def share_columns(kernels: Sequence[Kernel], columns: ColumnKernels) -> Iterator[Kernel]:
