@@ -282,7 +282,7 @@ def test_a_step_that_mixes_samples_is_refused_by_name_or_planned_without():
         return ((x - x.mean(0)) ** 2 / (x.var(0) + 1e-3) * params["layers"][0]["a"][:, 0]).mean()
 
     args = _step(loss), _arguments(64)
-    given = {"topology": "v5e:2x2", "strategy": "greedy", "budget": 2}
+    given = {"topology": "v5e:2x2", "strategy": "greedy", "budget": 6}
     with pytest.raises(NotSeparableError, match=r"test_levers\.py:\d+.*mean over the whole batch"):
         automap.plan(*args, **given, levers="accumulate")
     with pytest.raises(InfeasiblePlanError, match="gradients are not accumulated over 2 micro"):
