@@ -210,7 +210,7 @@ def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> frozenset[int]:
         tiled = tiled_reductions(graph, run, remade)
         remade |= _remade(graph, tiled)
         masked &= remade  # arrays that are written are read as they lie
-        for kernel in run if remade else ():
+        for kernel in run if tiled or remade else ():
             op = graph.ops[kernel.op]
             # Other sums of what a tile makes are done by another kernel, of rows as they lie.
             is_after = not _is_sum(graph, op) and _reads(kernel, masked)

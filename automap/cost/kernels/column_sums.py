@@ -17,7 +17,7 @@ blocks would read the arrays more slowly: of N numbers, u bytes wide and those o
 
     apart = N u / bandwidth + max(N width / r, N u / bandwidth)
 
-seconds, as the blocks of a wider array are as many more. Else it is one kernel with other sums of
+seconds, as the blocks of a wider array are as many more. Else it is one kernel with sums of one of
 these arrays and with a kernel of P bytes beside it, if there are some: it reads what they do not,
 and delays the other by the blocks                                       -> in: `limit_by_blocks`
 

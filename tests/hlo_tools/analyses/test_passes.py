@@ -27,6 +27,12 @@ def _normalized(x):
     return centred * jax.lax.rsqrt((centred * centred).mean(-1, keepdims=True) + EPSILON)
 
 
+def _normalized_with_statistics(x):
+    mean = x.mean(-1, keepdims=True)
+    variance = ((x - mean) ** 2).mean(-1, keepdims=True)
+    return (x - mean) * jax.lax.rsqrt(variance + EPSILON), mean * 2, variance * 2
+
+
 def _softmax_gradient(p, d):
     return p * (d - (p * d).sum(-1, keepdims=True))
 
@@ -130,6 +136,8 @@ BATCH, HEADS, LENGTH = 4, 8, 1024
         (lambda x, m: _softmax(x + m), (BATCH, 1, 1, LENGTH), False),
         (lambda x, m: _softmax(x) * m, (LENGTH,), False),
         (lambda x, m: _softmax_gradient(x, x + m), (LENGTH, LENGTH), False),  # no tile
+        # Of a normalization too, whose sums no tile makes again.
+        (lambda x, m: _normalized_with_statistics(x + m), (LENGTH, LENGTH), True),
     ],
 )
 def test_a_mask_of_matrices_makes_tiles_of_their_same_rows(step, shape, is_strided):
