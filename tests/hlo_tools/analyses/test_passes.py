@@ -30,7 +30,7 @@ def _normalized(x):
 def _normalized_with_statistics(x):
     mean = x.mean(-1, keepdims=True)
     variance = ((x - mean) ** 2).mean(-1, keepdims=True)
-    return (x - mean) * jax.lax.rsqrt(variance + EPSILON), mean * 2, variance * 2
+    return (x - mean) * jax.lax.rsqrt(variance + EPSILON), mean * variance
 
 
 def _softmax_gradient(p, d):
