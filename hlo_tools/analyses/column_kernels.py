@@ -51,12 +51,12 @@ def sums_columns(graph: Graph, index: int) -> bool:
 class ColumnKernels:
     """Which kernels sum over rows, or are one with such sums, by their ops.
 
-    `sum_of` is the op of one of these sums, the same for all that are one kernel, and `given` which
-    arrays of a sum of several others read: sums of one before, or the kernel `beside` it. Of what a
-    kernel makes that is the kernel `beside` its sum.
+    `leaders` says for each the op of one of these sums, the same for all that are one kernel, and
+    `given` which arrays of a sum of several others read: sums of one before, or the kernel `beside`
+    it. Of what a kernel makes that is the kernel `beside` its sum.
     """
 
-    sum_of: Mapping[int, int]
+    leaders: Mapping[int, int]
     given: Mapping[int, frozenset[int]]
     beside: Mapping[int, int]
 
@@ -67,33 +67,33 @@ def column_kernels(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Col
     if not sums.arrays:
         return ColumnKernels({}, {}, {})
     places = _free_places(graph, fuser, kernels)
-    sum_of = _with_readers(sums, places)
+    leaders = _with_readers(sums, places)
     beside = {
         s: op
         for op in places
         for s in sums.that_read(sums.by_op[op].writes)
-        if s not in sum_of and len(sums.arrays[s]) == 1 and sums.may_join(op, s)
+        if s not in leaders and len(sums.arrays[s]) == 1 and sums.may_join(op, s)
     }
     users: dict[int, list[int]] = {}
     for op in places:
         for access in sums.by_op[op].reads:
             users.setdefault(access.value, []).append(op)
     given: dict[int, frozenset[int]] = {}
-    placed = frozenset(sum_of)
+    placed = frozenset(leaders)
     for s, read in sums.arrays.items():
-        free = sums.of_one_before(s)
+        free = sums.in_earlier_kernels(s)
         if len(read) < 2:
             one = next((t for t in free if t not in placed), s)
-            sum_of.setdefault(s, sum_of.get(one, one))
+            leaders.setdefault(s, leaders.get(one, one))
             continue
-        sum_of[s], given[s] = s, frozenset(array for t in free for array in sums.arrays[t])
+        leaders[s], given[s] = s, frozenset(array for t in free for array in sums.arrays[t])
         readers = {op for array in read for op in users.get(array, ()) if sums.may_join(op, s)}
         if readers:
             # Ops are numbered in the order of the program.
             beside[s] = max(readers)
             last = {access.value for access in sums.by_op[beside[s]].reads}
             given[s] |= last.intersection(read)
-    return ColumnKernels(sum_of, given, beside)
+    return ColumnKernels(leaders, given, beside)
 
 
 class _Sums:
@@ -124,7 +124,7 @@ class _Sums:
         """
         return _is_alike(self.graph, op, s) and not self._waits(op, s)
 
-    def of_one_before(self, s: int) -> list[int]:
+    def in_earlier_kernels(self, s: int) -> list[int]:
         """The sums of one array, which is one of those of `s`, that come before it."""
         before = (t for array in self.arrays[s] for t in self._readers[array] if t < s)
         return [t for t in before if len(self.arrays[t]) == 1 and self.may_join(s, t)]
@@ -133,24 +133,24 @@ class _Sums:
 def _with_readers(sums: _Sums, places: dict[int, _Place]) -> dict[int, int]:
     """Sums of one array that are one kernel with what reads it, and these kernels."""
     first: dict[_Place, int] = {}
-    sum_of: dict[int, int] = {}
+    leaders: dict[int, int] = {}
     for op in reversed(places):
         for s in sums.that_read(sums.by_op[op].reads):
             one = first.get(places[op], s)
             is_possible = len(sums.arrays[s]) == 1 and sums.may_join(op, s)
-            if is_possible and sum_of.get(s, one) == one and (s == one or sums.may_join(s, one)):
-                first[places[op]] = sum_of[s] = sum_of[op] = one
-    return sum_of
+            if is_possible and leaders.get(s, one) == one and (s == one or sums.may_join(s, one)):
+                first[places[op]] = leaders[s] = leaders[op] = one
+    return leaders
 
 
 def share_columns(kernels: Sequence[Kernel], columns: ColumnKernels) -> Iterator[Kernel]:
     """The same kernels; what one reads or writes those have that are one kernel with it."""
     at_hand: dict[int, set[int]] = {}
     for kernel in kernels:
-        if kernel.op not in columns.sum_of:
+        if kernel.op not in columns.leaders:
             yield kernel
             continue
-        known = at_hand.setdefault(columns.sum_of[kernel.op], set())
+        known = at_hand.setdefault(columns.leaders[kernel.op], set())
         yield replace(
             kernel,
             reads=tuple(replace(a, n_bytes=0) if a.value in known else a for a in kernel.reads),
@@ -199,11 +199,11 @@ def _waiting(graph: Graph, sums: Sequence[int]) -> Callable[[int, int], bool]:
     """Whether an op waits for one of the sums."""
     bits = {op: 1 << number for number, op in enumerate(sums)}
     # Of each value the sums that it is made of.
-    made_of = [0] * len(graph.values)
+    ancestors = [0] * len(graph.values)
     for index, op in enumerate(graph.ops):
         made = bits.get(index, 0)
         for value in op.inputs:
-            made |= made_of[value]
+            made |= ancestors[value]
         for value in op.outputs:
-            made_of[value] = made
-    return lambda op, s: bool(made_of[graph.ops[op].outputs[0]] & bits[s]) and op != s
+            ancestors[value] = made
+    return lambda op, s: bool(ancestors[graph.ops[op].outputs[0]] & bits[s]) and op != s

@@ -148,11 +148,11 @@ def column_sums(
     graph, rules = problem.graph, problem.linkage.rules
     by_op = {kernel.op: kernel for kernel in kernels}
     columns = column_kernels(graph, fuser, kernels)
-    sum_of = dict(columns.sum_of)
-    sum_of |= _convolutions(graph, kernels, sum_of)
+    leaders = dict(columns.leaders)
+    leaders |= _convolutions(graph, kernels, leaders)
     sums: list[ColumnSum | None] = []
     for kernel in kernels:
-        if kernel.op not in sum_of:
+        if kernel.op not in leaders:
             sums.append(None)
         elif sums_columns(graph, kernel.op):
             alone = _sizes(problem, kernel, rules[kernel.op].operands[0], kernel)
@@ -165,13 +165,13 @@ def column_sums(
                 alone = replace(alone, beside=_moved_bytes(other) / _moved_bytes(kernel))
             sums.append(alone)
         else:
-            summing = by_op[sum_of[kernel.op]]
-            sums.append(_sizes(problem, kernel, rules[kernel.op].results[0], summing))
+            leader = by_op[leaders[kernel.op]]
+            sums.append(_sizes(problem, kernel, rules[kernel.op].results[0], leader))
     return sums
 
 
 def _convolutions(
-    graph: Graph, kernels: Sequence[Kernel], sum_of: Mapping[int, int]
+    graph: Graph, kernels: Sequence[Kernel], leaders: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
     """Convolutions whose results are summed over rows: those of few features are slow too.
 
@@ -180,7 +180,7 @@ def _convolutions(
     """
     sum_by_array = {
         read_through(graph, graph.ops[op].inputs[0]): one
-        for op, one in sum_of.items()
+        for op, one in leaders.items()
         if sums_columns(graph, op)
     }
     for kernel in kernels:

@@ -26,8 +26,8 @@ def _made(step, *shapes, dtype="float32"):
 def _one_with_sums(step, *shapes):
     """The opcodes of kernels that are one with a sum over rows."""
     graph, made = _made(step, *shapes)
-    sum_of = column_kernels(graph, FUSER, made).sum_of
-    return sorted(graph.ops[op].opcode for op, s in sum_of.items() if op != s)
+    leaders = column_kernels(graph, FUSER, made).leaders
+    return sorted(graph.ops[op].opcode for op, s in leaders.items() if op != s)
 
 
 def _residual(gradient, weights):
@@ -53,8 +53,8 @@ def test_a_sum_and_what_adds_the_same_array_are_one_kernel_past_a_product():
 )
 def test_a_sum_is_one_with_nothing_that_waits_for_it_or_sums_along_rows(step):
     graph, made = _made(step, ARRAY)
-    sum_of = column_kernels(graph, FUSER, made).sum_of
-    assert {graph.ops[op].opcode for op in sum_of} == {"reduce"}
+    leaders = column_kernels(graph, FUSER, made).leaders
+    assert {graph.ops[op].opcode for op in leaders} == {"reduce"}
 
 
 def test_of_two_sums_of_an_array_one_reads_it_unless_it_waits_for_the_other():
