@@ -6,11 +6,15 @@ it, and begins as soon as enough kernels stand in between. So no kernel hides tw
 the last ones find the most                                                 -> in: `_loop_waits`
 
     next          of the collectives whose readers are behind it, sums among them as only the end
-                  of the loop reads them, the one that ends the longest chain of collectives
-                  (AsyncDepth)                                              -> in: `_collectives`
-    beside it     kernels in their order, the last first, but none that makes data for one that has
-                  not begun, as a slice of a stack of parameters does; then spare ones; then slices
-                  of what the loop is handed that are read later            -> in: `_hide`
+                  of the loop reads them, each message by itself
+                  (`LoopSums`), the one that ends the longest chain of collectives
+                  (AsyncDepth)                                    -> in: `_collectives`, `_next`
+    at the end    a message of one sum is done before one whose last slice is still to be read
+                                                                            -> in: `_first_done`
+    beside it     kernels in their order, the last first, each behind the spare ones that read what
+                  it makes, but none that makes data for one that has not begun, as a slice of a
+                  stack of parameters does; then spare ones; then slices of what the loop is handed
+                  that are read later                             -> in: `_hide`, `_reader`
     spare ones    whose data is there, first the one whose seconds are nearest to what is left to
                   hide; those that make what a sum adds up run before it begins, those that read a
                   sum after it is done                                      -> in: `_nearest_spare`
@@ -30,7 +34,7 @@ from automap.numba_jit import inner, inner_making_arrays
 
 
 # Columns of `_collectives`.
-NEEDED, SECONDS, DEPTH, MADE_FROM, SUM, BELIEVED = range(6)
+NEEDED, SECONDS, DEPTH, MADE_FROM, SUM, THEN, BELIEVED = range(7)
 
 
 @inner_making_arrays
@@ -98,21 +102,20 @@ def _loop_waits(work: Work, leaves: np.ndarray, enter: int) -> float:
             left[k - enter : leaves[k] - enter] = 0.0
             is_own[k + 1 - enter : leaves[k] + 1 - enter] = False
     rows = _collectives(work, is_own, enter, leave)
-    needed, depth = rows[:, NEEDED], rows[:, DEPTH]
-    # Whether the sum that is ready at a boundary has still to begin.
-    is_to_come = np.zeros(leave - enter + 1, np.bool_)
-    is_to_come[1:] = is_own[1:] & (work.backlog[enter + 1 : leave + 1] > 0)
+    needed = rows[:, NEEDED]
+    # Which sums have still to begin.
+    is_to_come = np.zeros(len(work.sums.ready), np.bool_)
+    for message in rows[:, SUM]:
+        if message >= 0:
+            is_to_come[int(message)] = True
     is_handed = _slices(work, enter, leave)
     is_left = np.ones(len(rows), np.bool_)
     waits, place = 0.0, leave
-    for _ in range(len(rows)):
+    for number in range(len(rows)):
         place = min(place, int(needed[is_left].max()))
-        chosen = -1
-        for c in range(len(rows)):
-            # Rows are sorted by where they are needed or ready: of equal ones the last is next.
-            is_free = is_left[c] and needed[c] >= place
-            if is_free and (chosen < 0 or depth[c] >= depth[chosen]):
-                chosen = c
+        chosen = _next(rows, is_left, is_to_come, place)
+        if number == 0 and place == leave:
+            chosen = _first_done(work, rows, is_left, is_to_come, place, chosen)
         first = int(rows[is_left, MADE_FROM].max())
         place, wait = _hide(
             work, is_own, left, is_to_come, is_handed, enter, place, first, rows[chosen]
@@ -120,22 +123,69 @@ def _loop_waits(work: Work, leaves: np.ndarray, enter: int) -> float:
         waits += wait
         is_left[chosen] = False
         if rows[chosen, SUM] >= 0:
-            is_to_come[int(rows[chosen, SUM]) - enter] = False
+            is_to_come[int(rows[chosen, SUM])] = False
     return waits
+
+
+@inner
+def _next(
+    rows: np.ndarray, is_left: np.ndarray, is_to_come: np.ndarray, place: int, but: int = -1
+) -> int:
+    """Of the collectives that all that reads them is behind, the one that is scheduled next, -1 for
+    none; `but` is none of them.
+    """
+    chosen = -1
+    for c in range(len(rows)):
+        # Rows are sorted by where they are needed or ready: of equal ones the last is next.
+        is_free = is_left[c] and c != but and rows[c, NEEDED] >= place
+        is_free = is_free and not _is_to_come(is_to_come, rows[c, THEN])
+        if is_free and (chosen < 0 or rows[c, DEPTH] >= rows[chosen, DEPTH]):
+            chosen = c
+    return chosen
+
+
+@inner
+def _first_done(
+    work: Work,
+    rows: np.ndarray,
+    is_left: np.ndarray,
+    is_to_come: np.ndarray,
+    leave: int,
+    deepest: int,
+) -> int:
+    """The collective that is scheduled first at the end of a loop, where `deepest` is next.
+
+    What reads them is scheduled an operation a step, that of the deepest one first, and what makes
+    the data of one a step after it, when that of the next one stands there already. So a sum that
+    is sliced waits for its last slice while one that is read by one operation is done.
+    """
+    sums, message = work.sums, int(rows[deepest, SUM])
+    if message < 0 or not sums.is_sliced[message]:
+        return deepest
+    other = _next(rows, is_left, is_to_come, leave, deepest)
+    is_alone = other >= 0 and rows[other, SUM] >= 0 and sums.parts[int(rows[other, SUM])] == 1
+    return other if is_alone else deepest
 
 
 @inner_making_arrays
 def _collectives(work: Work, is_own: np.ndarray, enter: int, leave: int) -> np.ndarray:
     """The collectives of a loop, [collectives, columns]: the boundary that it is needed at, its
     seconds, those of the longest chain of collectives that ends with it, the boundary from which on
-    no kernel makes its data, and for a sum the boundary it is ready at, else -1.
+    no kernel makes its data; for a sum its number and that of the one that it is done before, else
+    -1 each.
     """
-    rows = np.zeros((2 * (leave - enter) + len(work.urgent_needed), 6))
-    n, u = 0, 0
+    sums = work.sums
+    rows = np.zeros((leave - enter + len(work.urgent_needed) + len(sums.ready), 7))
+    # m: the next sum.
+    n = u = m = 0
+    # Seconds of the longest chain of those that each sum waits for.
+    waited_for = np.zeros(len(sums.ready))
     # Seconds of the longest chain that ends before each boundary.
     chain = np.zeros(leave - enter + 1)
     while u < len(work.urgent_needed) and work.urgent_needed[u] <= enter:
         u += 1
+    while m < len(sums.ready) and sums.ready[m] <= enter:
+        m += 1
     for k in range(enter + 1, leave + 1):
         before = longest = chain[k - 1 - enter]
         while u < len(work.urgent_needed) and work.urgent_needed[u] == k:
@@ -143,7 +193,7 @@ def _collectives(work: Work, is_own: np.ndarray, enter: int, leave: int) -> np.n
                 ready, seconds = max(work.urgent_ready[u], enter), work.urgent_seconds[u]
                 believed = work.urgent_believed[u]
                 depth = believed + (before if ready == k else chain[ready - enter])
-                rows[n] = np.array([k, seconds, depth, ready, -1.0, believed])
+                rows[n] = np.array([k, seconds, depth, ready, -1.0, -1.0, believed])
                 longest = max(longest, depth)
                 n += 1
             u += 1
@@ -153,14 +203,19 @@ def _collectives(work: Work, is_own: np.ndarray, enter: int, leave: int) -> np.n
             for slot in range(enter + 1, k):
                 if work.gathered_at[slot] == k and work.kind[slot] == KERNEL:
                     made_from = slot + 1
-            rows[n] = np.array([k, seconds, believed, made_from, -1.0, believed])
+            rows[n] = np.array([k, seconds, believed, made_from, -1.0, -1.0, believed])
             longest = max(longest, believed)
             n += 1
-        if is_own[k - enter] and work.backlog[k] > 0:
-            seconds, believed = work.backlog[k], work.backlog_believed[k]
-            depth = before + believed
-            rows[n] = np.array([leave, seconds, depth, work.made_from[k], k, believed])
-            n += 1
+        while m < len(sums.ready) and sums.ready[m] == k:
+            if is_own[k - enter]:
+                then, believed = sums.then[m], sums.believed[m]
+                depth = believed + max(before, waited_for[m])
+                made_from = sums.made_from[m]
+                rows[n] = np.array([leave, sums.seconds[m], depth, made_from, m, then, believed])
+                if then >= 0:
+                    waited_for[then] = max(waited_for[then], depth)
+                n += 1
+            m += 1
         chain[k - enter] = longest
     return rows[:n]
 
@@ -204,11 +259,15 @@ def _hide(
         # A loop of others lets nothing begin before it.
         if work.kind[slot] == EXIT and not is_own[slot - enter]:
             break
-        if work.kind[slot] == KERNEL and left[slot - enter] > 0:
-            rest -= work.expected[slot]
-            hidden += left[slot - enter]
-            left[slot - enter] = 0.0
-        place -= 1
+        at = slot - enter
+        if work.kind[slot] == KERNEL and left[at] > 0:
+            # Spare ones that read what it makes come behind it.
+            at = max(at, _reader(work, left, is_to_come, enter, slot, collective[SUM]))
+            rest -= work.expected[enter + at]
+            hidden += left[at]
+            left[at] = 0.0
+        if at == slot - enter:
+            place -= 1
     while rest > 0:
         at = _nearest_spare(work, left, is_to_come, enter, done, collective[SUM], rest)
         if at < 0:
@@ -243,10 +302,7 @@ def _nearest_spare(
         slot = enter + at
         if left[at] <= 0 or work.kind[slot] != SPARE or work.data_at[slot] > done:
             continue
-        reads = work.reads_sum[slot]
-        is_before = _is_to_come(is_to_come, work.sum_at[slot] - enter)
-        is_after = reads >= 0 and (reads == own_sum or not _is_to_come(is_to_come, reads - enter))
-        if is_before or is_after:
+        if not _is_free(work, is_to_come, slot, own_sum):
             continue
         off = abs(rest - work.expected[slot])
         if best < 0 or off < abs(rest - work.expected[enter + best]):
@@ -255,5 +311,30 @@ def _nearest_spare(
 
 
 @inner
-def _is_to_come(is_to_come: np.ndarray, at: int) -> bool:
-    return 0 < at < len(is_to_come) and is_to_come[at]
+def _reader(
+    work: Work, left: np.ndarray, is_to_come: np.ndarray, enter: int, slot: int, own_sum: float
+) -> int:
+    """The last spare kernel, by its place in `left`, that reads what the kernel of a slot makes and
+    may run beside a collective; -1 if there is none.
+    """
+    for at in range(len(left) - 1, slot - enter, -1):
+        other = enter + at
+        is_reader = work.kind[other] == SPARE and work.data_at[other] == slot + 1
+        if left[at] > 0 and is_reader and _is_free(work, is_to_come, other, own_sum):
+            return at
+    return -1
+
+
+@inner
+def _is_free(work: Work, is_to_come: np.ndarray, slot: int, own_sum: float) -> bool:
+    """Whether a spare kernel may run beside a collective: it makes none of a sum that is to come
+    before, and reads none that is done behind.
+    """
+    reads = work.sums.reads[slot]
+    is_after = reads >= 0 and (reads == own_sum or not _is_to_come(is_to_come, reads))
+    return not (_is_to_come(is_to_come, work.sums.makes[slot]) or is_after)
+
+
+@inner
+def _is_to_come(is_to_come: np.ndarray, message: float) -> bool:
+    return message >= 0 and is_to_come[int(message)]

@@ -47,6 +47,7 @@ class Places:
     a step; `incidences` are those of `Edges` in this order. `rank` is the order in which those that
     go together are merged: of what a loop hands on, the place among all that it does. `dtype` is a
     number for the type of what is summed, as sums of several types are not merged; 0 of all else.
+    `maker` is the slot that makes it, -1 for an input, `reader` the one that reads it first.
     """
 
     first: np.ndarray
@@ -57,6 +58,7 @@ class Places:
     rank: np.ndarray
     dtype: np.ndarray
     maker: np.ndarray
+    reader: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -145,12 +147,14 @@ def program_order(
             *_operand_positions(operands, position, all_made_at),
             at,
             all_made_at[operands.incidences[:, 1]],
+            position[operands.incidences[:, 2]],
         ),
         results=_places(
             results,
             *_result_positions(problem, results, position, made_at),
             at,
             all_made_at[results.incidences[:, 5]],
+            np.array(read_at, np.int64)[results.incidences[:, 5]],
             rank=_places_among_results(graph)[results.incidences[:, 1]],
             dtype=_dtypes(graph)[results.incidences[:, 1]],
         ),
@@ -372,6 +376,7 @@ def _places(
     needed: np.ndarray,
     at: np.ndarray,
     made_at: np.ndarray,
+    read_at: np.ndarray,
     rank: np.ndarray | None = None,
     dtype: np.ndarray | None = None,
 ) -> Places:
@@ -391,4 +396,5 @@ def _places(
         rank=(before if rank is None else rank)[order],
         dtype=np.zeros(len(row), np.int64) if dtype is None else dtype[order],
         maker=np.where(made_at >= 0, np.searchsorted(at, made_at), -1)[order],
+        reader=np.searchsorted(at, read_at)[order],
     )

@@ -10,9 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap.cost.schedule.merging import Messages, together
+from automap.cost.schedule.merging import (
+    NO_SUMS,
+    LoopSums,
+    Messages,
+    SentSums,
+    loop_sums,
+    together,
+)
 from automap.cost.schedule.order import LATE, SPARE, Order, Places
 from automap.cost.traffic import Collectives
+from automap.cost.traffic.flows import ALL_REDUCE
 from hlo_tools.analyses.phases import Phase
 
 
@@ -22,11 +30,9 @@ class Work(NamedTuple):
 
     `kind`, `seconds` [slots] as in `Order`, but several slots that are one product are the last of
     them; `expected` [slots] is what the scheduler takes `seconds` to be. `data_at` and `read_at`
-    [slots] too, but for what reads the result of a collective. Boundaries of sums, -1 for none:
-    `sum_at` [slots] is that from which the sum of what a spare kernel makes can begin, `reads_sum`
-    [slots] that of the sum that it reads, `made_from` [boundaries] the one from which on only spare
-    kernels make the terms of the sum that is ready here. `gathered_at` [slots] is the boundary at
-    which the gather of what a kernel makes is needed, -1 for none. Seconds of kernels (`spare`,
+    [slots] too, but for what reads the result of a collective. `gathered_at` [slots] is the
+    boundary at which the gather of what a kernel makes is needed, -1 for none. `sums` are those of
+    the backlog that are in loops, message by message. Seconds of kernels (`spare`,
     `late`, where their data is there; of the late ones `makers` make what is gathered anew, of the
     others `brief` are no work to the scheduler) and of collectives (`backlog` and `renewed` where
     they are ready, `prefetch` where it is needed) at boundaries; `_believed` is what the scheduler
@@ -39,9 +45,6 @@ class Work(NamedTuple):
     expected: np.ndarray
     data_at: np.ndarray
     read_at: np.ndarray
-    sum_at: np.ndarray
-    reads_sum: np.ndarray
-    made_from: np.ndarray
     gathered_at: np.ndarray
     spare: np.ndarray
     late: np.ndarray
@@ -58,13 +61,14 @@ class Work(NamedTuple):
     urgent_needed: np.ndarray
     urgent_seconds: np.ndarray
     urgent_believed: np.ndarray
+    sums: LoopSums
 
     def apart(self, n: int) -> Iterator["Work"]:
         """The work of each of n programs, of which this is that of all (`copied_order`)."""
         n_slots = len(self.kind) // n
         columns = {}
         for name, column in self._asdict().items():
-            if name.startswith("urgent_"):
+            if name.startswith("urgent_") or name == "sums":
                 continue
             # The slot behind each program is none of it; its boundary is the last one.
             own = column[: n * n_slots].reshape(n, n_slots)
@@ -72,7 +76,7 @@ class Work(NamedTuple):
                 own = np.maximum(own - n_slots * np.arange(n)[:, None], -1)
             columns[name] = own[:, :-1] if len(column) == len(self.kind) else own
         ends = np.searchsorted(self.urgent_needed, n_slots * np.arange(n + 1)).tolist()
-        for number in range(n):
+        for number, sums in enumerate(self.sums.apart(n, n_slots)):
             own = slice(ends[number], ends[number + 1])
             yield Work(
                 **{name: column[number] for name, column in columns.items()},
@@ -80,11 +84,12 @@ class Work(NamedTuple):
                 urgent_needed=self.urgent_needed[own] - n_slots * number,
                 urgent_seconds=self.urgent_seconds[own],
                 urgent_believed=self.urgent_believed[own],
+                sums=sums,
             )
 
 
 # Columns of `Work` that are numbers of boundaries.
-_BOUNDARIES = {"data_at", "read_at", "sum_at", "reads_sum", "made_from", "gathered_at"}
+_BOUNDARIES = {"data_at", "read_at", "gathered_at"}
 
 
 def copied_order(order: Order, n: int, n_rows: int) -> Order:
@@ -123,6 +128,7 @@ def _copied_places(places: Places, n: int, n_slots: int) -> Places:
         rank=np.tile(places.rank, n),
         dtype=np.tile(places.dtype, n),
         maker=_shifted(places.maker, n, n_slots),
+        reader=_shifted(places.reader, n, n_slots),
     )
 
 
@@ -176,7 +182,6 @@ def device_work(
     ready, needed, each, alone = placed.urgent
     # Stable, so that the order of equal ones, and with it each sum of floats, is reproducible.
     by_need = np.argsort(needed, kind="stable")
-    sum_at, reads_sum, made_from = _around_sums(order, *placed.sums)
     spare, late, brief, makers = _put_off(order, slot_seconds, expected_seconds, placed.makes_new)
     n_messages = np.maximum(np.ceil(renewed.parts), 1.0)
     return Work(
@@ -185,9 +190,6 @@ def device_work(
         expected=expected_seconds,
         data_at=placed.data_at,
         read_at=order.read_at,
-        sum_at=sum_at,
-        reads_sum=reads_sum,
-        made_from=made_from,
         gathered_at=placed.gathered_at,
         spare=spare,
         late=late,
@@ -204,6 +206,7 @@ def device_work(
         urgent_needed=needed[by_need],
         urgent_seconds=each[by_need],
         urgent_believed=alone[by_need],
+        sums=loop_sums(order, placed.sums),
     )
 
 
@@ -219,15 +222,15 @@ class _Sent(NamedTuple):
 
 class _Placed(NamedTuple):
     """Collectives where they stand: `urgent` are columns of the boundaries where each is ready and
-    needed, its seconds and what the scheduler takes them to be; `sums` of where their terms are
-    ready and where their message begins. `makes_new` [slots] make what is gathered anew.
+    needed, its seconds and what the scheduler takes them to be. `makes_new` [slots] make what is
+    gathered anew.
     """
 
     backlog: _Sent
     renewed: _Sent
     prefetch: _Sent
     urgent: tuple[np.ndarray, ...]
-    sums: np.ndarray
+    sums: SentSums
     gathered_at: np.ndarray
     data_at: np.ndarray
     makes_new: np.ndarray
@@ -239,7 +242,7 @@ def _placed(
     # Boundary k lies before slot k, and one more behind the last.
     n = len(order.kind) + 1
     backlog, renewed, prefetch = (_Sent(*np.zeros((3, n))) for _ in range(3))
-    gathered_at, sums = np.full(n - 1, -1), np.zeros((2, 0), np.int64)
+    gathered_at, sums = np.full(n - 1, -1), NO_SUMS
     data_at, makes_new = order.data_at.copy(), np.zeros(n - 1, np.bool_)
     urgent: list[tuple[np.ndarray, ...]] = []
     for on_operand, places in ((True, order.operands), (False, order.results)):
@@ -260,20 +263,25 @@ def _placed(
         for (into, boundary), wanted in ((old, ~is_new), ((renewed, places.ready), is_new)):
             chosen = is_combinable & wanted[entry]
             at, each, rows = every[chosen], shares[chosen], entry[chosen]
+            message = np.arange(len(at))
             if messages is not None and len(at):
                 columns = (messages.parts, collectives.kind, collectives.mask)
                 parts = np.stack([column[rows] for column in columns])
-                boundary = _merged(order, places, at, boundary, parts, is_first=into is prefetch)
-            if into is backlog:
-                sums = np.array([places.ready[at], boundary[at]])
-            elif into is prefetch:
+                message, boundary = _merged(
+                    order, places, at, boundary, parts, is_first=into is prefetch
+                )
+            if into is prefetch:
                 gathered_at = _gathered_at(n, places.ready[at], boundary[at])
-            else:
+            elif into is renewed:
                 maker = places.maker[at]
                 makes_new[maker[maker >= 0]] = True
             group = _numbers(boundary[at], places.dtype[at], collectives.mask[rows])
             full = 1.0 if messages is None else messages.parts[rows] * collectives.count[rows]
             believed = _believed(messages, group, rows, places, at, each)
+            if into is backlog:
+                is_whole = collectives.kind[rows] == ALL_REDUCE
+                ends = (places.ready[at], boundary[at], places.reader[at])
+                sums = SentSums(at, message, is_whole, *ends, each, believed)
             # Several collectives may stand at one boundary: `.at` adds all of them.
             for column, added in zip(into, (each, believed, full * places.share[at]), strict=True):
                 np.add.at(column, boundary[at], added)
@@ -326,14 +334,15 @@ def _merged(
     rows: np.ndarray,
     *,
     is_first: bool,
-) -> np.ndarray:
-    """`boundary` [incidences], but for those `at` where their messages are; `rows` [3, those] are
-    the part of a full message that each is, its kind and its axes.
+) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the messages of incidences `at`, and `boundary` [incidences], but for those
+    where their messages are; `rows` [3, those] are the part of a full message that each is, its
+    kind and its axes.
     """
     moved, loop = boundary.copy(), order.loop[boundary[at]]
     group = np.stack((loop, rows[1], rows[2], places.dtype[at])).astype(np.int64)
-    moved[at] = together(group, places.rank[at], boundary[at], rows[0], is_first=is_first)
-    return moved
+    message, moved[at] = together(group, places.rank[at], boundary[at], rows[0], is_first=is_first)
+    return message, moved
 
 
 def _gathered_at(n: int, ready: np.ndarray, needed: np.ndarray) -> np.ndarray:
@@ -342,27 +351,6 @@ def _gathered_at(n: int, ready: np.ndarray, needed: np.ndarray) -> np.ndarray:
     is_made = ready > 0
     np.maximum.at(gathered_at, ready[is_made] - 1, needed[is_made])
     return gathered_at
-
-
-def _around_sums(
-    order: Order, ready: np.ndarray, begun: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`Work.sum_at`, `reads_sum` and `made_from` of sums whose terms are `ready` at one boundary
-    and that begin, with others of their message, at another, [sums].
-    """
-    n = len(order.kind) + 1
-    makes = ready - 1
-    is_spare = (ready > order.first[ready]) & (order.kind[makes] == SPARE)
-    sum_at = np.full(len(order.kind), n)
-    np.minimum.at(sum_at, makes[is_spare], begun[is_spare])
-    # A spare kernel may run until its sum begins, what its data is made of before.
-    made_from = order.first.copy()
-    np.maximum.at(made_from, begun, np.where(is_spare, order.data_at[makes], ready))
-    # What reads a sum comes after it.
-    read = np.full(n, -1)
-    read[ready] = begun
-    # Several that are one product make what all their sums add up.
-    return np.where(sum_at < n, sum_at, -1)[order.merged], read[order.data_at], made_from
 
 
 def _is_new(

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from automap.cost.schedule.merging import LoopSums
 from automap.cost.schedule.order import KERNEL, LATE, SPARE
 from automap.cost.schedule.work import Work
 
@@ -11,11 +12,12 @@ from automap.cost.schedule.work import Work
 @dataclass
 class Program:
     """Slots as (kind, seconds); collectives by boundary, urgent ones as (ready, needed,
-    seconds).
+    seconds), sums of two stages as (ready, seconds, seconds).
     """
 
     slots: list
     backlog: dict = field(default_factory=dict)
+    stages: list = field(default_factory=list)
     renewed: dict = field(default_factory=dict)
     prefetch: dict = field(default_factory=dict)
     urgent: list = field(default_factory=list)
@@ -28,6 +30,7 @@ class Program:
     expected: dict = field(default_factory=dict)
     believed: dict = field(default_factory=dict)
     makers: set = field(default_factory=set)
+    sliced: set = field(default_factory=set)
 
     def work(self, factor=1.0):
         n = len(self.slots) + 1
@@ -46,6 +49,8 @@ class Program:
         for name in ("backlog", "renewed", "prefetch"):
             for boundary, seconds in getattr(self, name).items():
                 columns[name][boundary] += factor * seconds
+        for boundary, *stages in self.stages:
+            columns["backlog"][boundary] += factor * sum(stages)
         for name in ("backlog", "renewed", "prefetch"):
             columns[f"{name}_believed"] = columns[name].copy()
             for boundary, seconds in self.believed.get(name, {}).items():
@@ -61,15 +66,42 @@ class Program:
             ),
             data_at=np.array([self.data_at.get(s, s) for s in range(n - 1)], np.int64),
             read_at=np.array([self.read_at.get(s, s + 1) for s in range(n - 1)], np.int64),
-            sum_at=np.array([self.sum_at.get(s, -1) for s in range(n - 1)], np.int64),
-            reads_sum=np.array([self.reads_sum.get(s, -1) for s in range(n - 1)], np.int64),
-            made_from=np.array([self.made_from.get(k, k) for k in range(n)], np.int64),
             gathered_at=np.array([self.gathered_at.get(s, -1) for s in range(n - 1)], np.int64),
             urgent_ready=np.array([row[0] for row in urgent], np.int64),
             urgent_needed=np.array([row[1] for row in urgent], np.int64),
             urgent_seconds=urgent_seconds,
             urgent_believed=urgent_seconds,
+            sums=self._sums(factor),
             **columns,
+        )
+
+    def _sums(self, factor):
+        """A message for each boundary of the backlog, and two for each sum of two stages."""
+        messages = [(boundary, seconds, False) for boundary, seconds in self.backlog.items()]
+        for boundary, first, second in self.stages:
+            messages += [(boundary, first, True), (boundary, second, False)]
+        messages.sort(key=lambda row: row[0])
+        ready = [row[0] for row in messages]
+        seconds = factor * np.array([row[1] for row in messages], float)
+        slots = range(len(self.slots))
+
+        def numbers(boundaries):
+            """The messages that are ready at the boundaries of slots."""
+            at = [boundaries.get(slot, -1) for slot in slots]
+            return np.array([ready.index(k) if k in ready else -1 for k in at], np.int64)
+
+        return LoopSums(
+            ready=np.array(ready, np.int64),
+            seconds=seconds,
+            believed=np.array(
+                [factor * self.believed.get("backlog", {}).get(k, s) for k, s, _ in messages]
+            ),
+            made_from=np.array([self.made_from.get(k, k) for k in ready], np.int64),
+            then=np.array([i + 1 if row[2] else -1 for i, row in enumerate(messages)], np.int64),
+            parts=np.array([1 + (k in self.sliced) for k in ready], np.int64),
+            is_sliced=np.array([k in self.sliced for k in ready], bool),
+            makes=numbers(self.sum_at),
+            reads=numbers(self.reads_sum),
         )
 
     @property
@@ -79,7 +111,8 @@ class Program:
     @property
     def collective_seconds(self):
         later = (self.backlog, self.renewed, self.prefetch)
-        return sum(sum(x.values()) for x in later) + sum(row[2] for row in self.urgent)
+        stages = sum(sum(seconds) for _, *seconds in self.stages)
+        return stages + sum(sum(x.values()) for x in later) + sum(row[2] for row in self.urgent)
 
 
 def kernels(*seconds):

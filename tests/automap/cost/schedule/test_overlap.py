@@ -118,6 +118,41 @@ CASES = {
         ),
         9.0,
     ),
+    "of two sums that are ready at once each hides behind whole kernels": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0), (SPARE, 4.0), (EXIT, 0.0)],
+            stages=[(2, 1.0, 1.0)], data_at={2: 1},
+        ),
+        1.0,
+    ),
+    "the second stage of a sum, with what reads it behind, is hidden before the first": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0), (SPARE, 4.0), (SPARE, 1.0), (EXIT, 0.0)],
+            stages=[(2, 3.0, 1.0)], data_at={2: 1, 3: 1},
+        ),
+        0.0,
+    ),
+    "a spare kernel comes behind the one that it reads": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0, 1.0, 2.0), (SPARE, 5.0), (EXIT, 0.0)],
+            backlog={2: 2.0, 3: 3.0}, data_at={4: 4},
+        ),
+        0.0,
+    ),
+    "of two sums the one that ends the longer chain hides first": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0, 1.0), (SPARE, 2.0), (EXIT, 0.0)],
+            backlog={2: 2.0, 3: 3.0}, data_at={3: 1},
+        ),
+        2.0,
+    ),
+    "unless that one is sliced": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0, 1.0), (SPARE, 2.0), (EXIT, 0.0)],
+            backlog={2: 2.0, 3: 3.0}, data_at={3: 1}, sliced={3},
+        ),
+        3.0,
+    ),
     "what makes only the data of a spare kernel is no limit of its sum": (
         Program(
             [(ENTER, 0.0), *kernels(1.0, 4.0), (SPARE, 1.0), (EXIT, 0.0)],
@@ -234,6 +269,7 @@ def programs(draw, *, has_spare_in_loops=True):
     return Program(
         slots,
         backlog=draw(by_boundary),
+        stages=draw(st.lists(st.tuples(boundaries, some_seconds, some_seconds), max_size=2)),
         prefetch=draw(by_boundary),
         renewed=draw(st.dictionaries(st.sampled_from(outside), some_seconds, max_size=3)),
         urgent=[(min(a, b), max(a, b), s) for a, b, s in urgent],
@@ -271,6 +307,7 @@ def wired_programs(draw):
         reads_sum=some(spare, lambda slot: st.integers(0, n)),
         made_from=some(range(n + 1), lambda boundary: st.integers(0, boundary)),
         expected=some(range(n), lambda slot: st.just(0.0)),
+        sliced=set(some(range(n + 1), lambda boundary: st.just(0))),
     )
 
 

@@ -1,6 +1,7 @@
 """Where the kernels and collectives of a real plan are put."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from hypothesis import given, settings, strategies as st
 import jax
@@ -8,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from automap.cost.evaluate import Evaluator
-from automap.cost.schedule.merging import Messages, together
-from automap.cost.schedule.order import SPARE
+from automap.cost.schedule.merging import Messages, SentSums, loop_sums, together
+from automap.cost.schedule.order import ENTER, EXIT, KERNEL, SPARE
 from automap.cost.schedule.work import copied_order, device_work, step_work
 from automap.cost.tables import build_tables
 from automap.program.trace import trace_step
@@ -54,10 +55,12 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
         messages=Messages(*np.ones((4, len(collectives.kind)))),
     )
     opcodes = np.array([problem.graph.ops[op].opcode for op in order.op])
-    summed = np.flatnonzero(work.sum_at >= 0)
+    sums = work.sums
+    summed = np.flatnonzero(sums.makes >= 0)
+    assert (order.loop[summed] >= 0).all()
     # Beside products only sums over rows, that of a bias with the residual stream.
     assert set(opcodes[summed]) == {"dot", "add", "reduce"}
-    in_loop = summed[(order.loop[summed] >= 0) & (opcodes[summed] == "dot")]
+    in_loop = summed[opcodes[summed] == "dot"]
     # Queries, keys, values, and the three other weights of a layer.
     assert len(in_loop) == 6
     # Those of queries, keys and values read the same activations and are one product: all of them
@@ -67,16 +70,17 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
     assert len(together) == 3 and len({shared[slot] for slot in together}) == 1
     assert np.ptp(together) == 2
     last = [max(together) if slot in together else slot for slot in in_loop.tolist()]
-    assert work.sum_at[in_loop].tolist() == (np.array(last) + 1).tolist()
+    assert sums.ready[sums.makes[in_loop]].tolist() == (np.array(last) + 1).tolist()
     assert len(set(work.data_at[together])) == 1
     assert (work.backlog[np.array(last) + 1] > 0).all()
     # What reads one of these stacks its sum: nothing else of the loop waits for it.
     stacks = np.isin(order.data_at, in_loop + 1) & (order.kind == SPARE)
     assert stacks.any()
-    assert set(work.reads_sum[stacks]) == set(work.sum_at[in_loop])
+    assert set(sums.ready[sums.reads[stacks]]) == set(sums.ready[sums.makes[in_loop]])
     # Before a sum begins only spare kernels make it, from data that is there before.
-    made_from = work.made_from[work.sum_at[in_loop]]
-    assert (made_from == work.data_at[in_loop]).all() and (made_from < work.sum_at[in_loop]).all()
+    made_from = sums.made_from[sums.makes[in_loop]]
+    assert (made_from == work.data_at[in_loop]).all()
+    assert (made_from < sums.ready[sums.makes[in_loop]]).all()
 
 
 def test_a_sum_over_rows_is_ready_with_the_last_kernel_that_reads_its_rows():
@@ -167,6 +171,43 @@ def test_what_the_update_gathers_of_what_was_made_is_behind_the_passes():
     assert gathers(Phase.UPDATE, input_is_there + 1) == (0.0, gathered)
 
 
+def _sums(*rows):
+    """Sums as (result, message, is_whole, ready, begun, reader, seconds)."""
+    return SentSums(*(np.array(column) for column in zip(*rows)), np.ones(len(rows)))
+
+
+def test_sums_of_one_message_are_added_and_the_second_stage_of_one_waits_for_the_first():
+    """A loop of the slots 0 to 7: the message 4 adds up further what the messages 0 and 2 have."""
+    order = SimpleNamespace(
+        kind=np.array([ENTER, KERNEL, SPARE, KERNEL, SPARE, SPARE, SPARE, EXIT]),
+        loop=np.array([-1, *[0] * 7, -1]),
+        first=np.zeros(9, np.int64),
+        data_at=np.array([0, 1, 1, 1, 4, 3, 4, 7]),
+        merged=np.arange(8),
+    )
+    sums = _sums(
+        (0, 0, False, 3, 3, 5, 1.0),
+        (1, 0, False, 2, 3, 4, 2.0),
+        (2, 2, False, 5, 5, 6, 4.0),
+        (3, 3, True, 8, 8, 8, 8.0),  # of no loop
+        (0, 4, True, 3, 3, 5, 16.0),
+        (2, 4, True, 5, 3, 6, 32.0),
+    )
+    got = loop_sums(order, sums)
+    # Numbered as they are ready: that of two stages is when the last of the first stages is.
+    assert got.ready.tolist() == [3, 5, 5]
+    assert got.seconds.tolist() == [3.0, 4.0, 48.0]
+    assert got.believed.tolist() == [2.0, 1.0, 2.0]
+    assert got.then.tolist() == [2, 2, -1]
+    assert got.parts.tolist() == [2, 1, 2]
+    assert got.is_sliced.tolist() == [False, False, True]
+    # Terms that spare kernels make are none of what must run before.
+    assert got.made_from.tolist() == [2, 4, 4]
+    assert got.makes.tolist() == [-1, -1, 0, -1, 1, -1, -1, -1]
+    # What reads a result comes after both of its sums.
+    assert got.reads.tolist() == [-1, -1, -1, -1, 0, 2, 2, -1]
+
+
 def test_the_work_of_copies_is_that_of_each_program():
     step, args = gpt.gpt(replace(gpt.TINY, depth=4, layers="scanned"), batch=16, seq=16).target
     problem = trace_step(step, args, platform="cuda").problem
@@ -186,11 +227,30 @@ def test_the_work_of_copies_is_that_of_each_program():
     )
     kernel_seconds = np.concatenate([priced.kernel_seconds for _, priced in alone])
     seconds = np.concatenate([priced.collective_seconds for _, priced in alone])
-    works = step_work(copied_order(order, 3, n_rows), kernel_seconds, joint, seconds).apart(3)
+    # Three are one message, so that sums are together.
+    most = []
+    parts = np.full(len(seconds), 1 / 3)
+    works = step_work(
+        copied_order(order, 3, n_rows),
+        kernel_seconds,
+        joint,
+        seconds,
+        Messages(parts, *np.full((3, len(parts)), -1)),
+    ).apart(3)
     for work, (_, priced) in zip(works, alone, strict=True):
-        own = step_work(order, priced.kernel_seconds, priced.collectives, priced.collective_seconds)
-        for name, column in own._asdict().items():
-            assert getattr(work, name).tolist() == column.tolist(), name
+        n = len(priced.collective_seconds)
+        own = step_work(
+            order,
+            priced.kernel_seconds,
+            priced.collectives,
+            priced.collective_seconds,
+            Messages(parts[:n], *np.full((3, n), -1)),
+        )
+        most.append(own.sums.parts.max(initial=0))
+        columns = [*own._replace(sums=()), *own.sums], [*work._replace(sums=()), *work.sums]
+        for mine, column in zip(*columns, strict=True):
+            assert np.array(column).tolist() == np.array(mine).tolist()
+    assert max(most) > 1
 
 
 messages_of_loops = st.lists(
@@ -216,8 +276,8 @@ def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows,
     )
     rank, place = rank.astype(int), place.astype(int)
     group = np.stack((loop, kind, axes, dtype)).astype(int)
-    got = together(group, rank, place, part.astype(float), is_first=is_first)
-    expected = place.copy()
+    message, got = together(group, rank, place, part.astype(float), is_first=is_first)
+    expected, first = place.copy(), np.arange(len(rows))
     groups = [tuple(column) for column in group.T.tolist()]
     for each in {g for g in groups if g[0] >= 0}:
         here = [i for i in range(len(rows)) if groups[i] == each and part[i] <= 1]
@@ -228,4 +288,6 @@ def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows,
             messages[-1].append(i)
         for members in filter(None, messages):
             expected[members] = (min if is_first else max)(place[members])
+            first[members] = members[0]
+    assert message.tolist() == first.tolist()
     assert got.tolist() == expected.tolist()
