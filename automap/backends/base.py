@@ -119,6 +119,9 @@ class Backend:
     scattered_sums      whether sums are made in pieces where they are scattered, or are there whole
                         until then, or until the next product beside it is made
                         (`automap.cost.traffic.turned`)
+    sliced_sums         whether an all-reduce over all devices, of which each keeps a slice, stays
+                        whole, or is taken apart into a reduce-scatter and what is left
+                        (`automap.cost.edges.AtOnce`)
     slice_scatters      what is made of a reduce-scatter over all devices of a slice
                         (`automap.cost.collectives.costs`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
@@ -170,6 +173,7 @@ class Backend:
     scattered_products: Literal["apart", "rings"]
     collective_dims: Literal["any", "first"]
     scattered_sums: ScatteredSums
+    sliced_sums: Literal["whole", "apart"]
     slice_scatters: Literal["scatters", "all-reduces"]
     layout: Literal["rows", "tiles"]
     fitted: FittedFile

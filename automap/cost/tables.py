@@ -122,6 +122,7 @@ def build_tables(
         loop_messages=backend.loop_messages,
         collective_dims=backend.collective_dims,
         scattered_sums=backend.scattered_sums,
+        sliced_sums=backend.sliced_sums,
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = _bytes_on_device(graph, narrow, host := host_memory(graph))

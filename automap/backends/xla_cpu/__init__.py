@@ -45,6 +45,7 @@ XLA_CPU: Final = Backend(
     ragged_products="all groups",
     scattered_products="apart",
     scattered_sums="in pieces",
+    sliced_sums="whole",
     collective_dims="any",
     slice_scatters="scatters",
     layout="rows",

@@ -167,6 +167,8 @@ XLA_GPU: Final = Backend(
     # Layouts are assigned so (gpu_layout_assignment.cc).
     collective_dims="first",
     scattered_sums="beside products",
+    # AllReduceSplitter (all_reduce_splitter.cc).
+    sliced_sums="apart",
     slice_scatters="scatters",
     # A softmax and its gradient are kernels of Triton's, which write over nothing.
     beside_sums="anew",

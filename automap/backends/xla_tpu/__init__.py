@@ -69,6 +69,7 @@ XLA_TPU: Final = Backend(
     ragged_products="own group",
     scattered_products="rings",
     scattered_sums="whole",
+    sliced_sums="whole",
     collective_dims="any",
     slice_scatters="all-reduces",
     layout="tiles",

@@ -9,6 +9,7 @@ from automap.cost.edges.operands import operand_edges
 from automap.cost.edges.results import result_edges
 from automap.cost.edges.table import (
     CHOOSING_OPCODES,
+    AtOnce,
     Copies,
     Edges,
     Partials,
@@ -20,6 +21,7 @@ from automap.cost.edges.table import (
 
 __all__ = [
     "CHOOSING_OPCODES",
+    "AtOnce",
     "Copies",
     "Edges",
     "Partials",

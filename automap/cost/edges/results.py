@@ -13,6 +13,7 @@ from automap.cost.edges.loops import filled_stacks, innermost_loops, part_of_mes
 from automap.cost.edges.sums import Order, Sums, addition_chains, keeps_elements, merged_sums
 from automap.cost.edges.table import (
     NO_LOOP,
+    AtOnce,
     EdgeKey,
     EdgeList,
     Edges,
@@ -42,14 +43,17 @@ def result_edges(
     loop_messages: Literal["vectors", "all"] = "vectors",
     collective_dims: Literal["any", "first"] = "any",
     scattered_sums: ScatteredSums = "in pieces",
+    sliced_sums: Literal["whole", "apart"] = "whole",
 ) -> tuple[Edges, np.ndarray]:
     """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
     `order` is how the backend merges sums (`automap.cost.edges.sums`), of which the first term is
     then reduced and the others repeat it; if None it does not, nor sees through indices.
-    `loop_messages`, `collective_dims` and `scattered_sums` are those of `automap.backends.Backend`.
+    `loop_messages`, `collective_dims`, `scattered_sums` and `sliced_sums` are those of
+    `automap.backends.Backend`.
     """
     graph, is_whole = problem.graph, scattered_sums != "in pieces"
+    at_once = AtOnce.ALWAYS if sliced_sums == "whole" else AtOnce.UNLESS_SLICED
     sized = sized_dims if collective_dims == "first" else _sizes
     edges = EdgeList(highest_rank(problem), op_rows.shape[1])
     # By the identity of the rule, which like operations share and the problem keeps alive.
@@ -83,7 +87,7 @@ def result_edges(
                     graph.values[value].n_bytes,
                     int(problem.phases[index]),
                     side[value] != Side.NONE,
-                    op.opcode in SUMS_AT_ONCE,
+                    at_once if op.opcode in SUMS_AT_ONCE else AtOnce.NEVER,
                     factor_sums,
                     tuple(sorted(partitioned_alone(op.instruction, rule))),
                     partials(op),

@@ -22,6 +22,20 @@ from hlo_tools.rules import Halo, Rule
 CHOOSING_OPCODES = ITERATING | REDUCTIONS
 
 
+class AtOnce(IntEnum):
+    """What an operation's partial sums over all axes end in, where part of it could be scattered.
+
+    NEVER: a reduce-scatter and an all-reduce over the other axes. ALWAYS: one all-reduce.
+    UNLESS_SLICED: one all-reduce, which XLA:GPU takes apart again where it is over all devices and
+    its result is split along the last axis of the mesh only (all_reduce_splitter.cc; another one
+    over the axes of one of the two must be there beside it, which is not looked at).
+    """
+
+    NEVER = 0
+    ALWAYS = 1
+    UNLESS_SLICED = 2
+
+
 class Partials(IntEnum):
     """What each device has of a result along the axes that split a reduction.
 
@@ -64,9 +78,8 @@ class Edges:
                         and of activations that are summed side by side
     loop, loop_trips    the innermost loop that it runs in the trips of, -1 if none, and how many
                         these are in a step
-    sums_at_once        whether the operation's partial sums over all axes end in one all-reduce,
-                        also where part of it could be scattered (reduce, scatter; contractions
-                        scatter first)
+    sums_at_once        an `AtOnce`: reduces and scatters end in one all-reduce, contractions
+                        scatter first
     sum_of_factor       [edges, factors]: factors of one number are summed over in one all-reduce
     is_alone            [edges, factors]: whether all is summed at once if the factor is split
                         (`hlo_tools.rules.convolution.partitioned_alone`)
@@ -166,7 +179,7 @@ class EdgeKey(NamedTuple):
     n_bytes: int
     phase: int
     combinable: bool
-    sums_at_once: bool = False
+    sums_at_once: AtOnce = AtOnce.NEVER
     sum_of_factor: tuple[int, ...] = ()
     alone: tuple[int, ...] = ()
     partials: Partials = Partials.TERMS
@@ -263,7 +276,7 @@ class EdgeList:
             trips=np.array(self.trips, np.int64),
             phase=scalars[3],
             combinable=scalars[4].astype(bool),
-            sums_at_once=scalars[5].astype(bool),
+            sums_at_once=scalars[5],
             least_messages=np.array([key.least_messages for key in self.index], float),
             loop=scalars[9],
             loop_trips=scalars[10],

@@ -12,6 +12,7 @@ Result edge, axis a: the operation splits factor f, the tensor is to be split on
     f is d's factor                     nothing
     f is summed over, d not split       all-reduce
                       d split           reduce-scatter, before any all-reduce
+                      (what operations end in one all-reduce instead: `automap.cost.edges.AtOnce`)
     f another dimension's factor, d not split   all-gather
                                   d split       all-to-all
 
@@ -35,7 +36,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from automap.cost.edges import Edges, Partials, Windows, halo_exchanges
+from automap.cost.edges import AtOnce, Edges, Partials, Windows, halo_exchanges
 from automap.cost.shardings import Shardings
 from automap.cost.traffic.flows import (
     ALL_GATHER,
@@ -219,7 +220,9 @@ def _result_traffic(
     demands = _demands(edges, sharding, sizes)
     # One all-reduce over all axes at once takes the place of reduce-scatters: what is made then is
     # the whole tensor.
-    at_once = (edges.sums_at_once | demands.is_pinned) & (demands.reduced != 0)
+    is_apart = _are_taken_apart(edges, demands, sizes)
+    at_once = ((edges.sums_at_once != AtOnce.NEVER) & ~is_apart) | demands.is_pinned
+    at_once &= demands.reduced != 0
     reduced = demands.reduced | np.where(at_once, demands.to_scatter, 0)
     to_scatter = np.where(at_once, 0, demands.to_scatter)
     scattered = np.where(at_once, 1, demands.scattered)
@@ -236,7 +239,7 @@ def _result_traffic(
     candidates = n_bytes * np.where(edges.partials == Partials.CANDIDATES, ranks, 1)
     whole = np.where(partial != 0, candidates, edges.n_bytes / demands.stored)
     # A loop that adds up slices of what is reduced reduces it in every trip.
-    in_every_trip = demands.is_sliced | (at_once & (demands.to_scatter != 0))
+    in_every_trip = demands.is_sliced | ((at_once | is_apart) & (demands.to_scatter != 0))
     count = np.where(in_every_trip, edges.trips, edges.count)
     wide = n_bytes * np.where(in_every_trip, 1.0, edges.widened)
     flows = [
@@ -253,6 +256,18 @@ def _result_traffic(
     ]
     again = Flow(REDUCE_SCATTER, every_scatter & ~to_scatter, n_bytes)
     return entries(edges, flows), again, whole_sums(edges, sharding, to_scatter, n_bytes)
+
+
+def _are_taken_apart(edges: Edges, demands: _Demands, sizes: np.ndarray) -> np.ndarray:
+    """Which all-reduces over all devices are scattered along the last axis after all (`AtOnce`),
+    [edges].
+    """
+    axes = np.flatnonzero(sizes > 1)
+    last = 1 << int(axes[-1]) if len(axes) else 0
+    every = int(np.bitwise_or.reduce(1 << axes))
+    is_over_all = (demands.reduced | demands.to_scatter) & every == every
+    is_split = (demands.to_scatter == last) & ~demands.is_pinned
+    return (edges.sums_at_once == AtOnce.UNLESS_SLICED) & is_over_all & is_split
 
 
 def _demands(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Demands:

@@ -169,6 +169,39 @@ def test_a_sum_that_is_sliced_does_not_leave_its_loop(stored, trips):
     assert collectives.count[is_sum].tolist() == [trips]
 
 
+_WHOLE, _SPLIT = StorageLevel.REPLICATED, StorageLevel.FULL
+
+
+@pytest.mark.parametrize(
+    ("platform", "stored", "expected"),
+    [
+        # Split along the last axis: taken apart where the compiler does so.
+        ("cuda", (_WHOLE, _SPLIT), ["10 reduce-scatter", "1 all-reduce"]),
+        ("tpu", (_WHOLE, _SPLIT), ["11 all-reduce"]),
+        # Groups of neighbours, of which each scatters, have slices along the last axis.
+        ("cuda", (_SPLIT, _WHOLE), ["11 all-reduce"]),
+        ("cuda", (_SPLIT, _SPLIT), ["11 reduce-scatter"]),
+        ("cuda", (_WHOLE, _WHOLE), ["11 all-reduce"]),
+    ],
+)
+def test_an_all_reduce_that_is_sliced_along_the_last_axis_is_taken_apart(
+    platform, stored, expected
+):
+    def step(b, x):
+        return b - jax.grad(lambda b: jnp.tanh(x + b).sum())(b)
+
+    args = tuple(jax.ShapeDtypeStruct(s, "float32") for s in ((64,), (64, 64)))
+    problem = problem_of(step, args)
+    space, tables = Space(problem), build_tables(problem, platform)
+    batch = problem.batch_class
+    point = space.point(Mesh(("data", "model"), (2, 4)), [[batch], [batch]], stored)
+    got = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
+    sums = np.flatnonzero(~got.on_operand)
+    assert [f"{got.mask[e]:b} {KINDS[got.kind[e]]}" for e in sums] == expected
+    # What is scattered first is added up further as each device's part.
+    assert got.n_bytes[sums].tolist() == [256.0, 64.0][: len(expected)]
+
+
 def test_casts_that_a_loop_keeps_for_the_backward_pass_are_gathered_again_there():
     layers, width = 3, 64
 
