@@ -5,18 +5,20 @@ Where several axes split a dimension, their order decides what moves. With a maj
 device (i, j) holds part i |b| + j. Gathering b joins parts that lie beside each other, and what a
 splits stays where it is. Gathering a first needs a permute of the whole tensor. So an axis that
 stays should be major to one that comes or goes; where operations want it both ways, the order is
-taken that permutes the fewest bytes in a step              -> in: `ShardedGraph._rank_of_axis`
+taken that permutes the fewest bytes in a step. Axes that move together from one dimension to
+another should stand in one order on both                       -> in: `ShardedGraph._ranks`
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
+from itertools import combinations, permutations
 import math
 
 import numpy as np
 
+from automap.cost.edges import Edges
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic.flows import dims_held
@@ -97,44 +99,60 @@ class ShardedGraph:
 
         # Major first: axes of computation stay for all of the tensor's life, a stored parameter's
         # are gathered at its use, a gradient's or an optimizer state's at the update.
-        def lifetime(axis: int) -> tuple[int, int]:
+        def lifetime(axis: int) -> int:
             kept = self.split_classes.classes[axis]
-            for own in (compute, regional):
-                if own in kept:
-                    # Where a class that comes before it is present, the axis is that one's.
-                    return 2, -kept.index(own)
-            return (1, 0) if parameter in kept else (0, 0)
+            if compute in kept or regional in kept:
+                return 2
+            return 1 if parameter in kept else 0
 
         rank = self._rank_of_axis(compute)
-        return tuple(
-            names[a] for a in sorted(axes, key=lambda a: (*_negated(lifetime(a)), rank[a]))
-        )
+        return tuple(names[a] for a in sorted(axes, key=lambda a: (-lifetime(a), rank[a])))
 
     def _rank_of_axis(self, compute_class: int) -> tuple[int, ...]:
-        """Places of the axes on dimensions of a class: the order that agrees with most of what is
-        imposed, so that little is moved for it, and then permutes the fewest bytes.
+        """Places of the axes on dimensions of a class."""
+        return self._ranks.get(compute_class, self._best_rank(compute_class, {}))
+
+    @cached_property
+    def _ranks(self) -> dict[int, tuple[int, ...]]:
+        """The places of axes on the dimensions of classes whose tensors are moved.
+
+        Each class takes its best in turn, those that permute the most bytes if they do not first.
         """
-        known = self._ranks.get(compute_class)
-        if known is not None:
-            return known
+        at_stake = {number: float(b.sum()) for number, b in self._permuted_bytes.items()}
+        for pair, n_bytes in self._moved_bytes.items():
+            for number in pair:
+                at_stake[number] = at_stake.get(number, 0.0) + float(n_bytes.sum())
+        ranks: dict[int, tuple[int, ...]] = {}
+        for number in sorted(at_stake, key=lambda number: (-at_stake[number], number)):
+            ranks[number] = self._best_rank(number, ranks)
+        return ranks
+
+    def _best_rank(
+        self, compute_class: int, ranks: Mapping[int, tuple[int, ...]]
+    ) -> tuple[int, ...]:
+        """The order that agrees with most of what is imposed, so that little is moved for it, and
+        then permutes the fewest bytes, where classes in `ranks` have theirs.
+        """
         n_axes = len(self.split_classes.mesh.names)
         permuted = self._permuted_bytes.get(compute_class, np.zeros((n_axes, n_axes)))
+        others = [
+            (np.greater.outer(ranks[other], ranks[other]), n_bytes)
+            for pair, n_bytes in self._moved_bytes.items()
+            if compute_class in pair
+            for other in pair
+            if other != compute_class and other in ranks
+        ]
 
         def preference(rank: tuple[int, ...]) -> tuple[int, float]:
             places = ([rank[a] for a in axes] for axes in self._imposed_orders)
             is_after = np.greater.outer(rank, rank)
-            return sum(axes == sorted(axes) for axes in places), -float(permuted[is_after].sum())
+            n_bytes = float(permuted[is_after].sum())
+            n_bytes += sum(float(moved[is_after != there].sum()) for there, moved in others)
+            return sum(axes == sorted(axes) for axes in places), -n_bytes
 
         # A mesh has few axes. Of orders that are as good the first is taken, which is the mesh's
         # own if it is among them.
-        return self._ranks.setdefault(
-            compute_class, max(permutations(range(n_axes)), key=preference)
-        )
-
-    @cached_property
-    def _ranks(self) -> dict[int, tuple[int, ...]]:
-        """What `_rank_of_axis` has found out."""
-        return {}
+        return max(permutations(range(n_axes)), key=preference)
 
     @cached_property
     def _imposed_orders(self) -> list[list[int]]:
@@ -150,6 +168,41 @@ class ShardedGraph:
         ]
 
     @cached_property
+    def _moved_bytes(self) -> dict[frozenset[int], np.ndarray]:
+        """By a pair of compute classes, [axes, axes]: bytes that a device permutes in a step if two
+        axes, which move together from a dimension of one to one of the other, stand there in
+        different orders.
+        """
+        n_axes = len(self.split_classes.mesh.names)
+        moved: dict[frozenset[int], np.ndarray] = defaultdict(lambda: np.zeros((n_axes, n_axes)))
+        for edges in (self.tables.operands, self.tables.results):
+            kept, run, local = self._splits(edges)
+            for one, other in combinations(range(n_axes), 2):
+                is_together = (kept[one] == kept[other]) & (run[one] == run[other])
+                is_moved = (kept[one] >= 0) & (run[one] >= 0) & (kept[one] != run[one])
+                rows = np.flatnonzero(is_together & is_moved)
+                ends = [self._classes(edges, rows, dims[one][rows]) for dims in (kept, run)]
+                n_bytes = local[rows] * edges.trips[rows]
+                for row, pair in enumerate(zip(*ends)):
+                    moved[frozenset(pair)][[one, other], [other, one]] += n_bytes[row] / 2
+        return dict(moved)
+
+    def _splits(self, edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The dimension that each axis splits, as the tensor is kept and as the operation has it,
+        [axes, edges], -1 for none, and bytes of a device's part.
+        """
+        kept = self.sharding.dim_of_axis[edges.value_row].T
+        run = dims_held(edges, self.sharding.factor_of_axis[edges.op_row]).T
+        sizes = np.array(self.sharding.sizes)[:, None]
+        local = edges.n_bytes / np.where((kept >= 0) | (run >= 0), sizes, 1).prod(axis=0)
+        return kept, run, local
+
+    def _classes(self, edges: Edges, rows: np.ndarray, dims: np.ndarray) -> list[int]:
+        """The compute classes of dimensions of the tensors of rows."""
+        classes = self.tables.value_rows[edges.value_row[rows], dims, 0]
+        return (classes % (self.problem.n_classes + 1)).tolist()
+
+    @cached_property
     def _permuted_bytes(self) -> dict[int, np.ndarray]:
         """By compute class, [axes, axes]: bytes that a device permutes in a step if the first axis,
         which stays, is minor to the second, which comes or goes.
@@ -157,19 +210,12 @@ class ShardedGraph:
         n_axes = len(self.split_classes.mesh.names)
         permuted: dict[int, np.ndarray] = defaultdict(lambda: np.zeros((n_axes, n_axes)))
         for edges in (self.tables.operands, self.tables.results):
-            # The dimension that each axis splits, as the tensor is kept and as the operation has
-            # it, [axes, edges]; -1 for none.
-            kept = self.sharding.dim_of_axis[edges.value_row].T
-            factors = self.sharding.factor_of_axis[edges.op_row]
-            run = dims_held(edges, factors).T
-            sizes = np.array(self.sharding.sizes)[:, None]
-            local = edges.n_bytes / np.where((kept >= 0) | (run >= 0), sizes, 1).prod(axis=0)
+            kept, run, local = self._splits(edges)
             for stays, moves in permutations(range(n_axes), 2):
                 dim = kept[stays]
                 is_at = (dim >= 0) & (run[stays] == dim)
                 rows = np.flatnonzero(is_at & ((kept[moves] == dim) != (run[moves] == dim)))
-                classes = self.tables.value_rows[edges.value_row[rows], dim[rows], 0]
-                numbers = classes % (self.problem.n_classes + 1)
+                numbers = np.array(self._classes(edges, rows, dim[rows]), np.int64)
                 moved = local[rows] * edges.trips[rows]
                 for number in np.unique(numbers).tolist():
                     permuted[number][stays, moves] += moved[numbers == number].sum()
@@ -257,7 +303,3 @@ def _as_imposed(spec: ImposedSpec | None, axes: AxesPerDim) -> AxesPerDim:
     if spec is None:
         return axes
     return tuple(own if given is None else given for own, given in zip(axes, spec, strict=True))
-
-
-def _negated(pair: tuple[int, int]) -> tuple[int, int]:
-    return -pair[0], -pair[1]

@@ -1,5 +1,7 @@
 """The order of several axes on one dimension, and what each device runs on its own part."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,13 +10,16 @@ import pytest
 from automap.api.plan import Plan
 from automap.api.planning import plan
 from automap.config import Options
-from automap.planner.records import Outcome, build_plan
+from automap.cost.tables import build_tables
+from automap.planner.records import Outcome, build_plan, make_sharded_graph
 from automap.planner.sharding import find
 from automap.program import trace_step
 from automap.search.context import Candidate
 from automap.space.point import Point, StorageLevel
+from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
+from models import moe
 
 
 TOPOLOGY = get_topology("cpu:8")
@@ -81,3 +86,28 @@ def test_a_planned_fourier_transform_is_run_by_each_device():
     run = record.jit(filtered)
     assert "all-gather" not in run.lower(*args).compile().as_text()
     np.testing.assert_allclose(run(*args)[1], jax.jit(filtered)(*args)[1], atol=1e-4)
+
+
+def test_axes_that_move_together_stand_in_one_order():
+    """Both axes are moved from features to hidden features at once: no device changes places
+    besides if they stand in one order on both.
+    """
+    step, args = moe.moe(replace(moe.TINY, layers="scanned"), batch=8, seq=16).target
+    problem = trace_step(step, args, platform="cuda").problem
+    space, tables = Space(problem), build_tables(problem, "cuda")
+    values, inputs = problem.graph.values, problem.graph.inputs
+
+    def classes(dims):
+        return next(problem.compute_classes(v) for v in inputs if values[v].dims == dims)
+
+    (_, experts, _, _), (_, features, hidden) = classes((2, 8, 256, 64)), classes((2, 64, 256))
+    point = space.point(Mesh(("a", "b"), (2, 4)), [[experts, features, hidden], [hidden, features]])
+    sharded = make_sharded_graph(space, tables, space.split_classes(point))
+    orders = {
+        (number, axes)
+        for value in range(len(values))
+        for number, axes in zip(problem.compute_classes(value), sharded.value_axes(value))
+        if len(axes) > 1
+    }
+    assert {number for number, _ in orders} == {features, hidden}
+    assert len({axes for _, axes in orders}) == 1
