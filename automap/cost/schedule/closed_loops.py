@@ -6,9 +6,8 @@ it, and begins as soon as enough kernels stand in between. So no kernel hides tw
 the last ones find the most                                                 -> in: `_loop_waits`
 
     next          of the collectives whose readers are behind it, sums among them as only the end
-                  of the loop reads them, each message by itself
-                  (`LoopSums`), the one that ends the longest chain of collectives
-                  (AsyncDepth)                                    -> in: `_collectives`, `_next`
+                  of the loop reads them, each message by itself (`LoopSums`), the one that ends the
+                  longest chain of collectives (AsyncDepth)       -> in: `_collectives`, `_next`
     at the end    a message of one sum is done before one whose last slice is still to be read
                                                                             -> in: `_first_done`
     beside it     kernels in their order, the last first, each behind the spare ones that read what
@@ -155,9 +154,10 @@ def _first_done(
 ) -> int:
     """The collective that is scheduled first at the end of a loop, where `deepest` is next.
 
-    What reads them is scheduled an operation a step, that of the deepest one first, and what makes
-    the data of one a step after it, when that of the next one stands there already. So a sum that
-    is sliced waits for its last slice while one that is read by one operation is done.
+    The scheduler takes one operation a step, those that read the deepest collective first, and what
+    such a reader reads is free only a step after it. So when the last reader of a sum that is
+    sliced stands, its slice is not free yet; the reader of another sum is taken, and if that has
+    only this one, it is done before.
     """
     sums, message = work.sums, int(rows[deepest, SUM])
     if message < 0 or not sums.is_sliced[message]:

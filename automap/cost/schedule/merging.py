@@ -94,9 +94,9 @@ class SentSums(NamedTuple):
     """Sums that are sent, [sums], in the order in which those of one result follow each other.
 
     `result` is the incidence that is summed, `message` the number of the message, which is an
-    all-reduce or, if not `is_whole`, a reduce-scatter; `ready` is the
-    boundary at which the terms are made, `begun` the one at which the message can begin, `reader`
-    the slot that reads the result; its `seconds` and what the scheduler takes them to be.
+    all-reduce or, if not `is_whole`, a reduce-scatter; `ready` is the boundary at which the terms
+    are made, `begun` the one at which the message can begin, `reader` the slot that reads the
+    result; `seconds` are its own, `believed` what the scheduler takes them to be.
     """
 
     result: np.ndarray
@@ -117,11 +117,11 @@ class LoopSums(NamedTuple):
     that none comes before one that it waits for.
 
     [messages]: the boundary at which each is `ready`, its `seconds` and what the scheduler takes
-    them to be; `made_from` is the boundary from which on only spare kernels make its terms, and
-    `then` the first message that adds up further what this one has, -1 for none. `parts` is the
-    number of its sums, and it `is_sliced` if they are one array, as XLA:GPU makes of an all-reduce
-    of several (all_reduce_contiguous.cc). [slots]: the
-    messages that a spare kernel `makes` terms of and that a kernel `reads`, -1 for none.
+    them to be (`believed`); `made_from` is the boundary from which on only spare kernels make its
+    terms, and `then` the first message that adds up further what this one has, -1 for none. `parts`
+    is the number of its sums, and it `is_sliced` if they are one array, as an all-reduce of several
+    is in the programs of XLA:GPU. [slots]: the messages that a spare kernel `makes` terms of and
+    that a kernel `reads`, -1 for none.
     """
 
     ready: np.ndarray

@@ -31,13 +31,13 @@ class Work(NamedTuple):
     `kind`, `seconds` [slots] as in `Order`, but several slots that are one product are the last of
     them; `expected` [slots] is what the scheduler takes `seconds` to be. `data_at` and `read_at`
     [slots] too, but for what reads the result of a collective. `gathered_at` [slots] is the
-    boundary at which the gather of what a kernel makes is needed, -1 for none. `sums` are those of
-    the backlog that are in loops, message by message. Seconds of kernels (`spare`,
-    `late`, where their data is there; of the late ones `makers` make what is gathered anew, of the
-    others `brief` are no work to the scheduler) and of collectives (`backlog` and `renewed` where
-    they are ready, `prefetch` where it is needed) at boundaries; `_believed` is what the scheduler
-    takes them to be, `renewed_one` and `renewed_believed` are of one message. The urgent ones are
-    sorted by where they are needed.
+    boundary at which the gather of what a kernel makes is needed, -1 for none. Seconds of kernels
+    (`spare`, `late`, where their data is there; of the late ones `makers` make what is gathered
+    anew, of the others `brief` are no work to the scheduler) and of collectives (`backlog` and
+    `renewed` where they are ready, `prefetch` where it is needed) at boundaries; `_believed` is
+    what the scheduler takes them to be, `renewed_one` and `renewed_believed` are of one message.
+    The urgent ones are sorted by where they are needed. `sums` are those of the backlog that are in
+    loops, message by message.
     """
 
     kind: np.ndarray
