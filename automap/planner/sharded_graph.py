@@ -110,7 +110,8 @@ class ShardedGraph:
 
     def _rank_of_axis(self, compute_class: int) -> tuple[int, ...]:
         """Places of the axes on dimensions of a class."""
-        return self._ranks.get(compute_class, self._best_rank(compute_class, {}))
+        # What is never moved takes what is imposed, or the mesh's own order.
+        return self._ranks.get(compute_class) or self._best_rank(compute_class, {})
 
     @cached_property
     def _ranks(self) -> dict[int, tuple[int, ...]]:
