@@ -2,6 +2,7 @@
 
     python -m scripts.lever_frontier --kept rows.jsonl -o docs/reports/levers.md
     python -m scripts.lever_frontier --kept rows.jsonl --compiler gpu -o docs/reports/levers.md
+    python -m scripts.lever_frontier --kept rows.jsonl --compiler gpu --refine 120 -o ...
 
 Small variants of four models, and Llama 3 8B at its context length on four machines. A limit is a
 share of what the fastest plan needs that memory does not limit, of Llama 3 8B a share of the
@@ -11,10 +12,12 @@ best preset that fits of the step as it is, with nothing kept of each layer, and
 (MaxText's policies).
 
 With `--compiler` the plans of the rows that there are on machines of that compiler are compiled
-ahead of time, those with levers and the presets (extras `tpu`, `gpu-compiler`). Rows are kept as
-they are made, and a second run goes on; `--show` makes the tables of those that there are. A plan
-that was found in less memory and is faster is the plan of more memory too, and plans of before are
-priced anew, but for `--show`.
+ahead of time, those with levers and the presets (extras `tpu`, `gpu-compiler`). With `--refine`
+rows that are searched have one more plan, "refined", which the compiler was in the loop of for so
+many seconds (`automap plan --refine`), but for "least", where there is no other plan. Rows are kept
+as they are made, and a second run goes on; `--show` makes the tables of those that there are. A
+plan that was found in less memory and is faster is the plan of more memory too, and plans of before
+are priced anew, but for `--show`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,12 +34,14 @@ import jax
 import automap
 from automap.choices import CompilerName
 from automap.config import Options
-from automap.errors import AutomapError
+from automap.errors import AutomapError, CompilerError, InfeasiblePlanError
 from automap.planner.levers import find_with_levers
 from automap.planner.rebuild import planned_workload, reprice_plan
 from automap.planner.records import Outcome, build_plan
 from automap.planner.sharding import find
 from automap.program.trace import Workload, trace_step
+from automap.refine.loop import refined_plan
+from automap.refine.refinement import Refinement
 from automap.step.step import traced_call
 from automap.topology import get_topology
 from automap.topology.model import Topology
@@ -68,6 +73,7 @@ _ALL_LEVERS: Final = ("accumulate", "offload", "remat")
 _LARGE_SECONDS: Final = 120.0
 _COMPILE_SECONDS: Final = 900.0
 WITH_LEVERS: Final = "with levers"
+REFINED: Final = "refined"
 _MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(MODELS, ("v5e:2x2", "8xh100", "8xa100", "1xh100")),
     LLAMA: ("v5e:4x4", "v6e:2x4", "8xh100", "8xa100"),
@@ -161,7 +167,22 @@ def _least(case: Case, workload: Workload) -> tuple[float, Outcome]:
     )
 
 
-def _rows(case: Case, known: Collection[Row]) -> Iterator[Row]:
+def _refined(case: Case, workload: Workload, outcome: Outcome, seconds: float) -> Plan | None:
+    """The plan that the compiler was in the loop of for so many seconds; None if none fits."""
+    options = replace(case.options, memory_limit_bytes=outcome.context.objective.memory_limit_bytes)
+    refinement = Refinement(seconds=seconds, cache_folder=default_folder())
+    call = traced_call(*_ALL_MODELS[case.model]().target)
+    try:
+        record = refined_plan(workload, outcome, call, options, refinement)
+    except (CompilerError, InfeasiblePlanError) as error:
+        click.echo(f"{case.model} on {case.machine}: {error}", err=True)
+        return None
+    predicted = record.predicted
+    file = automap.Plan.from_record(record).to_json()
+    return Plan(predicted.step_seconds, predicted.peak_bytes, file)
+
+
+def _rows(case: Case, known: Collection[Row], refine_seconds: float | None) -> Iterator[Row]:
     """The rows of a case that are not known, from the most memory to the least: a plan that is the
     fastest in more memory is it in less that it fits in, and is not searched again.
     """
@@ -180,11 +201,18 @@ def _rows(case: Case, known: Collection[Row]) -> Iterator[Row]:
         row = Row(case.model, case.machine, share, limit, 0.0)
         if fitting:
             row.plans[WITH_LEVERS] = replace(min(fitting, key=lambda plan: plan.seconds))
+            refined = _fitting(larger, limit, REFINED)
+            if refined:
+                row.plans[REFINED] = replace(min(refined, key=lambda plan: plan.seconds))
         else:
             least = _least(case, workload) if is_least else None
             row.limit_bytes, levered = least or (limit, _limited(case, workload, limit))
             if levered.best.estimate.peak_bytes <= row.limit_bytes:
                 row.plans[WITH_LEVERS] = _plan(levered)
+            if refine_seconds is not None and not is_least:
+                refined = _refined(case, workload, levered, refine_seconds)
+                if refined is not None:
+                    row.plans[REFINED] = refined
         row.search_seconds = time.monotonic() - begin
         options = replace(SEARCH, memory_limit_bytes=row.limit_bytes)
         for name, step in steps:
@@ -196,9 +224,9 @@ def _rows(case: Case, known: Collection[Row]) -> Iterator[Row]:
         yield row
 
 
-def _fitting(rows: Iterable[Row], limit: float) -> list[Plan]:
-    """The rows' plans with levers that fit in a limit."""
-    plans = (row.plans.get(WITH_LEVERS) for row in rows)
+def _fitting(rows: Iterable[Row], limit: float, name: str = WITH_LEVERS) -> list[Plan]:
+    """The rows' plans of a name, or those with levers, that fit in a limit."""
+    plans = (row.plans.get(name) for row in rows)
     return [plan for plan in plans if plan is not None and plan.peak_bytes <= limit]
 
 
@@ -331,12 +359,14 @@ def compiled_table(rows: Sequence[Row]) -> str:
 @click.option("--kept", type=click.Path(path_type=Path, dir_okay=False), required=True)
 @click.option("--only", multiple=True, help="models and machines, by the beginning of their names")
 @click.option("--compiler", type=click.Choice(["tpu", "gpu"]), help="compile the plans")
+@click.option("--refine", type=float, help="seconds of refinement of plans that are searched")
 @click.option("--show", is_flag=True, help="only rows that there are")
 def main(
     output: Path | None,
     kept: Path,
     only: tuple[str, ...],
     compiler: CompilerName | None,
+    refine: float | None,
     *,
     show: bool,
 ) -> None:
@@ -350,7 +380,8 @@ def main(
                 continue
             keys = [(case.model, case.machine, share) for share in case.shares]
             if not show and not all(key in known for key in keys):
-                for row in _rows(case, [known[key] for key in keys if key in known]):
+                kept_of_case = [known[key] for key in keys if key in known]
+                for row in _rows(case, kept_of_case, refine):
                     known[row.key] = row
                     keep_row(kept, asdict(row))
             for change in () if show else (_with_todays_prices, _shared):
@@ -373,6 +404,7 @@ def main(
         return
     flags = "".join(f" --only {shlex.quote(name)}" for name in only)
     flags += f" --compiler {compiler}" if compiler else ""
+    flags += f" --refine {refine:g}" if refine else ""
     command = f"{COMMAND} --kept rows.jsonl{flags} -o {output}"
     machine = f"jax {jax.__version__}, planned on a CPU host"
     mark = f"frontier on {compiler}" if compiler else "frontier"

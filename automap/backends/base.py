@@ -111,6 +111,9 @@ class Backend:
     ragged_products     whether rows are multiplied by the matrix of their group, or by those of all
                         groups, with zeros in the place of other groups' rows
                         (`automap.cost.kernels.ragged_products`)
+    merged_product_bytes  products of one operand are one if one of them reads and writes no more
+                        on a device; 0 where they are apart
+                        (`automap.cost.kernels.merged_products`)
     scattered_products  whether a product and the reduce-scatter of its result are one loop
                         (`automap.cost.kernels.rings`)
     collective_dims     along which dimension a collective cuts or joins an array: any, or the first
@@ -170,6 +173,7 @@ class Backend:
     host_stacks: HostStacks
     host_state: HostState
     ragged_products: Literal["own group", "all groups"]
+    merged_product_bytes: int
     scattered_products: Literal["apart", "rings"]
     collective_dims: Literal["any", "first"]
     scattered_sums: ScatteredSums

@@ -80,7 +80,8 @@ class Priced:
 
     `overlapped_seconds` [entries] are those of a collective that go on within a kernel
     (`automap.cost.kernels.rings`, `automap.cost.kernels.gathers`); they are not in
-    `collective_seconds`.
+    `collective_seconds`. `joined_seconds` [entries] are of the kernels that copy what is summed
+    into an array with others and out of it; 0 while nothing is known of others.
     """
 
     sharding: Shardings
@@ -88,16 +89,18 @@ class Priced:
     kernel_seconds: np.ndarray
     collective_seconds: np.ndarray
     overlapped_seconds: np.ndarray
+    joined_seconds: np.ndarray
 
 
 @dataclass(frozen=True)
 class Together:
-    """What the parts of one point are only beside all others: seconds of each collective [entries],
-    and what a device does when (None where it does one thing after the other); `local` are bytes on
-    a device for each byte of the stored shapes, [shapes].
+    """What the parts of one point are only beside all others: seconds of each collective and of the
+    kernels that copy it, as in `Priced`, and what a device does when (None where it does one thing
+    after the other); `local` are bytes on a device for each byte of the stored shapes, [shapes].
     """
 
     collective_seconds: np.ndarray
+    joined_seconds: np.ndarray
     work: Work | None
     local: np.ndarray
 
@@ -120,14 +123,14 @@ class Evaluator:
     def evaluate(self, split_classes: SplitClasses) -> Estimate:
         """Seconds and bytes of one step under `split_classes`."""
         if any(split_classes.classes) or self.tables.imposed.values or self.tables.imposed.ops:
-            return self.estimate(self.price_point(split_classes))
+            return self.estimate(self._price_apart(split_classes))
         return self._unsplit
 
     @cached_property
     def _unsplit(self) -> Estimate:
         """What a step takes that nothing splits: on any mesh the same."""
         whole = SplitClasses(Mesh(("all",), (1,)), ((),))
-        return self.estimate(self.price_point(whole))
+        return self.estimate(self._price_apart(whole))
 
     def estimate(self, priced: Priced) -> Estimate:
         """The parts of one point taken together."""
@@ -146,13 +149,13 @@ class Evaluator:
         """
         collectives, sizes = priced.collectives, priced.sharding.sizes
         seconds, scheduled = priced.collective_seconds, self.backend.schedule_numbers
-        work = None
+        joined, work = priced.joined_seconds, None
         if scheduled is not None and order is not None:
             messages = None
             if self.backend.loop_messages == "all":
                 seconds = self.collective_prices.seconds(collectives, sizes, point)
                 messages = self.collective_prices.messages(collectives, sizes)
-            work = step_work(
+            work, taken = step_work(
                 order,
                 priced.kernel_seconds,
                 collectives,
@@ -160,7 +163,10 @@ class Evaluator:
                 messages,
                 scheduled.unseen_seconds,
             )
-        return Together(seconds, work, self.stored_local(priced.sharding))
+            if messages is not None:
+                runs = np.maximum(collectives.count, 1)
+                seconds, joined = taken.sent / runs, taken.joined / runs
+        return Together(seconds, joined, work, self.stored_local(priced.sharding))
 
     def add_up(self, priced: Priced, together: Together) -> Estimate:
         """The estimate of one point."""
@@ -171,8 +177,10 @@ class Evaluator:
         # threshold a plan that hides nothing would show 1e-18 hidden seconds.
         hidden = busy - waiting if busy - waiting > _ROUNDING * busy else 0.0
         peak_bytes, fresh_seconds = self._peak(together.local, collectives)
+        joined_seconds = float(together.joined_seconds @ collectives.count)
+        busy_seconds = float(kernel_seconds @ self.tables.kernels.count) + joined_seconds
         return Estimate(
-            compute_seconds=float(kernel_seconds @ self.tables.kernels.count) + fresh_seconds,
+            compute_seconds=busy_seconds + fresh_seconds,
             collective_seconds=waiting,
             hidden_seconds=hidden + float(priced.overlapped_seconds @ collectives.count),
             peak_bytes=peak_bytes,
@@ -226,15 +234,22 @@ class Evaluator:
 
     def price_point(self, split_classes: SplitClasses) -> Priced:
         """What every kernel and every collective takes under `split_classes`."""
-        return self.as_one_point(self.price(shardings(self.tables, self.n_classes, split_classes)))
+        return self.as_one_point(self._price_apart(split_classes))
+
+    def _price_apart(self, split_classes: SplitClasses) -> Priced:
+        return self.price(shardings(self.tables, self.n_classes, split_classes))
 
     def as_one_point(self, priced: Priced) -> Priced:
         """`priced` with collectives that are merged with each other, as those of one point are."""
         if self.backend.loop_messages != "all":
             return priced
-        collectives, one = priced.collectives, np.zeros(len(priced.collectives.kind), int)
-        seconds = self.collective_prices.seconds(collectives, priced.sharding.sizes, one)
-        return replace(priced, collective_seconds=seconds)
+        one = np.zeros(len(priced.collectives.kind), int)
+        together = self.together(priced, one, self.tables.order)
+        return replace(
+            priced,
+            collective_seconds=together.collective_seconds,
+            joined_seconds=together.joined_seconds,
+        )
 
     def price(self, sharding: Shardings) -> Priced:
         """What every kernel and every collective takes if the rows are split so."""
@@ -271,7 +286,12 @@ class Evaluator:
             overlapped = overlapped + rings.overlapped_seconds
             collective_seconds = rings.collective_seconds
         return Priced(
-            sharding, collectives, kernel_seconds, collective_seconds - overlapped, overlapped
+            sharding=sharding,
+            collectives=collectives,
+            kernel_seconds=kernel_seconds,
+            collective_seconds=collective_seconds - overlapped,
+            overlapped_seconds=overlapped,
+            joined_seconds=np.zeros(len(overlapped)),
         )
 
     def collective_work(self, sharding: Shardings, collectives: Collectives) -> CollectiveWork:

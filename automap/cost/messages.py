@@ -13,7 +13,7 @@ import numpy as np
 from automap.backends import Backend
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
 from automap.cost.edges.loops import whole_messages
-from automap.cost.schedule.merging import Messages
+from automap.cost.schedule.placing import Messages
 from automap.cost.tables import Tables
 from automap.cost.traffic import Collectives
 from automap.cost.traffic.flows import (
@@ -97,13 +97,29 @@ class CollectivePrices:
             for mask in np.unique(collectives.mask).tolist():
                 if not self._is_within_host(mask, sizes):
                     rows[collectives.mask == mask] = -1
+        # One number for (kind, axes), and the cost that it stands for.
+        numbers = (collectives.kind << len(sizes)) + collectives.mask
+        group, cost = np.unique(numbers, return_inverse=True)
+        costs = [
+            self._cost(number >> len(sizes), number & (1 << len(sizes)) - 1, sizes)
+            for number in group.tolist()
+        ]
         return Messages(
             parts=self.parts(collectives, sizes),
             rows=rows,
             trip_bytes=collectives.n_bytes * collectives.count / trips,
             trips=trips,
+            cost=cost,
+            costs=costs,
+            copy_seconds=self._copy_seconds,
             believed=believed,
         )
+
+    def _copy_seconds(self, n_bytes: np.ndarray) -> np.ndarray:
+        """Of kernels that move so many bytes."""
+        device = self.topology.device
+        busy = n_bytes / device.memory_bytes_per_s("elementwise")
+        return np.maximum(busy + self.backend.launch_gap_seconds, device.launch_seconds)
 
     def _is_within_host(self, mask: int, sizes: tuple[int, ...]) -> bool:
         joined = spans(self.topology, sizes, _axes(mask, sizes))

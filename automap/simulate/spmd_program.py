@@ -34,11 +34,14 @@ _NOTHING: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A collective at one place of the program; `total_seconds` of all its runs in a step."""
+    """A collective at one place of the program; `total_seconds` of all its runs in a step, and
+    `joined_seconds` of the kernels that copy what it sums.
+    """
 
     entry: int
     edge: int
     total_seconds: float
+    joined_seconds: float
     slot: int
     is_urgent: bool
     leaves_loops: bool
@@ -142,8 +145,23 @@ class _Builder:
             if message.leaves_loops and len(self.frames) > 1:
                 self.late.append((message, value, op))
             else:
-                made = frozenset({frame.add(_collective(message, frame, value, op, made))})
+                made = self._sent(message, frame, value, op, made)
         return made
+
+    def _sent(
+        self, message: _Message, frame: _Frame, value: int, op: int, made: frozenset[int]
+    ) -> frozenset[int]:
+        """A collective of a result, behind the kernels that copy it."""
+        if message.joined_seconds and frame.runs:
+            copies = Node(
+                kind=NodeKind.SPARE,
+                number=op,
+                slot=message.slot,
+                after=tuple(sorted(made)),
+                seconds=message.joined_seconds / frame.runs,
+            )
+            made = frozenset({frame.add(copies)})
+        return frozenset({frame.add(_collective(message, frame, value, op, made))})
 
     def _leave(self, index: int) -> None:
         body, op = self.frames.pop(), self.graph.ops[index]
@@ -165,7 +183,7 @@ class _Builder:
         # Outside of all loops: here the sums that were put off have all of their terms.
         if len(self.frames) == 1:
             for message, value, inner in self.late:
-                frame.add(_collective(message, frame, value, inner, frozenset({loop})))
+                self._sent(message, frame, value, inner, frozenset({loop}))
             self.late.clear()
 
 
@@ -222,6 +240,7 @@ def _messages(
     """The collectives at each (value, op)."""
     collectives, result = priced.collectives, defaultdict[tuple[int, int], list[_Message]](list)
     total = priced.collective_seconds * collectives.count
+    joined = priced.joined_seconds * collectives.count
     chosen = np.flatnonzero((collectives.on_operand == on_operand) & (total > 0))
     for entry in chosen.tolist():
         edge, is_sum = (
@@ -238,6 +257,7 @@ def _messages(
                     entry=entry,
                     edge=edge,
                     total_seconds=float(total[entry] * places.share[at]),
+                    joined_seconds=float(joined[entry] * places.share[at]),
                     slot=int(slot),
                     is_urgent=not collectives.combinable[entry],
                     leaves_loops=is_sum and times < trips,

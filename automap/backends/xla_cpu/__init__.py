@@ -43,6 +43,7 @@ XLA_CPU: Final = Backend(
     host_stacks="any order",
     host_state="in parts",
     ragged_products="all groups",
+    merged_product_bytes=0,
     scattered_products="apart",
     scattered_sums="in pieces",
     sliced_sums="whole",

@@ -163,6 +163,8 @@ XLA_GPU: Final = Backend(
     host_stacks="any order",
     host_state="whole leaves",
     ragged_products="all groups",
+    # xla_gpu_dot_merger_threshold_mb.
+    merged_product_bytes=64 << 20,
     scattered_products="apart",
     # Layouts are assigned so (gpu_layout_assignment.cc).
     collective_dims="first",

@@ -67,6 +67,7 @@ XLA_TPU: Final = Backend(
     host_stacks="one order",
     host_state="in parts",
     ragged_products="own group",
+    merged_product_bytes=0,
     scattered_products="rings",
     scattered_sums="whole",
     sliced_sums="whole",

@@ -240,7 +240,11 @@ class Roofline:
     @cached_property
     def _measured(self) -> MeasuredKernels | None:
         return measured_kernels(
-            self.kernels.shape, self.kernels.op_row, self.profile, self.topology.device
+            self.kernels.shape,
+            self.kernels.op_row,
+            self.profile,
+            self.topology.device,
+            self._backend.merged_product_bytes,
         )
 
     @cached_property

@@ -5,7 +5,7 @@ Two kernels are one row if under every plan they do the same: equal op row, FLOP
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from automap.cost.kernels.factorizations import (
 )
 from automap.cost.kernels.loop_fills import is_fill
 from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
+from automap.cost.kernels.merged_products import larger_products
 from automap.cost.kernels.on_core import CoreWork, OnCore, core_work
 from automap.cost.kernels.ragged_products import executed_flops, executed_shape
 from automap.cost.kernels.ring_operands import Operand, Operands
@@ -171,6 +172,7 @@ def kernel_table(
     near = [round(n / claim) if claim else 0 for n, claim in zip(n_bytes, claims, strict=True)]
     program = TracedKernels(problem, kernels, rows, numbers)
     by_blocks, strided = _sums_by_blocks(problem, kernels, backend)
+    larger = larger_products(problem.graph) if backend.merged_product_bytes else {}
     touched = [effect.uses(program) for effect in backend.effects]
     # Fold: kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
@@ -185,6 +187,8 @@ def kernel_table(
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
         shape = kernel_shape(problem.graph, op, rule, rate_dtype(problem.graph, op, rule))
         shape = executed_shape(shape, op, rule, backend)
+        if shape.kind and kernel.op in larger:
+            shape = replace(shape, merged_in=larger[kernel.op])
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
         kernel_class = _kernel_class(problem, op, kernel, backend)

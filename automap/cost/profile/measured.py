@@ -21,6 +21,10 @@ Kernels bound by memory (`StreamCurve`). log t is linear in log bytes between me
 monotone by the running maximum; t is that of the smallest below it, and grows as bytes do above the
 largest.
 
+A product that a compiler makes one with others (`KernelShape.merged_in`) takes its part of the
+larger one, if it reads and writes no more than so many bytes on a device
+                                                                -> in: `MeasuredKernels._larger`
+
 A contraction's local shape depends on which factor each mesh axis splits. So its seconds are kept
 by (kind of kernel, mesh, that choice), and an evaluation looks them up.
 
@@ -47,6 +51,7 @@ from automap.cost.profile.signatures import (
 )
 from automap.topology.measured.products import measured_products, measured_types
 from automap.topology.model import Device
+from hlo_tools.graph import DTYPE_BITS
 
 
 NEIGHBOURS = 8
@@ -185,11 +190,14 @@ class Models:
 
 @dataclass(frozen=True)
 class MeasuredKernels:
-    """Prices the kernels of a table: `shapes` and `op_row` have an entry per kernel."""
+    """Prices the kernels of a table: `shapes` and `op_row` have an entry per kernel; products of at
+    most `merged_bytes` are parts of larger ones.
+    """
 
     shapes: Sequence[KernelShape]
     op_row: np.ndarray
     models: Models
+    merged_bytes: int = 0
     # Mesh sizes -> (kind of contraction, which factor each axis splits) as one number -> seconds.
     _known: dict[tuple[int, ...], dict[int, float]] = field(default_factory=dict, repr=False)
 
@@ -281,12 +289,36 @@ class MeasuredKernels:
         if missing:
             rows = first[missing]
             local = self._local_sizes(kind[rows], split[rows], sizes)
+            larger = self._larger(kind[rows], local)
             for rate, is_its in self._rate_kinds:
                 wanted = np.flatnonzero(is_its[kind[rows]])
                 if len(wanted):
-                    seconds = rate.predict(local[wanted]).tolist()
+                    whole = rate.predict((local * larger)[wanted])
+                    seconds = (whole / larger[wanted].prod(axis=1)).tolist()
                     known.update(zip(codes[rows[wanted]].tolist(), seconds, strict=True))
         return np.array([known[number] for number in numbers])[back]
+
+    def _larger(self, kind: np.ndarray, local: np.ndarray) -> np.ndarray:
+        """How much larger the products are that contractions of these kinds and `local` sizes are
+        parts of, [contractions, 4].
+        """
+        b, m, n, k = local.T
+        n_bytes = self._widths[kind] * b * (m * k + k * n + m * n)
+        return np.where((n_bytes <= self.merged_bytes)[:, None], self._times[kind], 1.0)
+
+    @cached_property
+    def _times(self) -> np.ndarray:
+        """`KernelShape.merged_in` of the kinds, [kinds, 4]."""
+        times = np.ones((len(self._kinds[0]), len(Role)))
+        for row, shape in enumerate(self._kinds[0]):
+            if shape.merged_in is not None:
+                times[row, shape.merged_in.role] = shape.merged_in.times
+        return times
+
+    @cached_property
+    def _widths(self) -> np.ndarray:
+        """Bytes of an element of the kinds, [kinds]."""
+        return np.array([DTYPE_BITS[shape.dtype] / 8 for shape in self._kinds[0]])
 
     def _local_sizes(
         self, kind: np.ndarray, split: np.ndarray, sizes: tuple[int, ...]
@@ -307,11 +339,12 @@ def measured_kernels(
     op_row: np.ndarray,
     profile: KernelProfile | None,
     device: Device,
+    merged_bytes: int,
 ) -> MeasuredKernels | None:
     """What a profile and the catalogue measured on a device; None if nothing was."""
     if profile is None and not device.measured:
         return None
-    return MeasuredKernels(shapes, op_row, Models.fit(profile, device))
+    return MeasuredKernels(shapes, op_row, Models.fit(profile, device), merged_bytes)
 
 
 def factor_parts(shape: KernelShape, split: Sequence[int], sizes: Sequence[int]) -> list[int]:

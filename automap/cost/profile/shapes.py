@@ -57,11 +57,20 @@ class _Places:
 
 
 @dataclass(frozen=True, slots=True)
+class Larger:
+    """A product `times` as large along one role as the part of it that a kernel stands for."""
+
+    role: Role
+    times: float
+
+
+@dataclass(frozen=True, slots=True)
 class KernelShape:
     """A whole kernel.
 
     `kind` names a contraction's algorithm ("dot", or a `ConvolutionSignature.kind`) and is "" for
-    other kernels; `roles` and `sizes` have an entry per factor of a contraction.
+    other kernels; `roles` and `sizes` have an entry per factor of a contraction. `merged_in` is the
+    product that a compiler makes of it and others (`automap.cost.kernels.merged_products`).
     """
 
     kind: str
@@ -72,6 +81,7 @@ class KernelShape:
     sizes: tuple[int, ...] = ()
     convolution: ConvolutionSignature | None = None
     places: _Places | None = None
+    merged_in: Larger | None = None
 
     def local(self, parts: Sequence[int], n_bytes: int) -> Signature:
         """The signature on one device; `parts` has an entry per factor, `n_bytes` are local."""

@@ -17,6 +17,8 @@ the last ones find the most                                                 -> i
     spare ones    whose data is there, first the one whose seconds are nearest to what is left to
                   hide; those that make what a sum adds up run before it begins, those that read a
                   sum after it is done                                      -> in: `_nearest_spare`
+    slices        that copy sums out of the array of their message run beside what begins after
+                  that is done                                            -> in: `_behind_slices`
     enough        a kernel is its work alone to the scheduler, so that one that takes no longer than
                   a launch hides nothing in its eyes                        -> in: `Work.expected`
     wait          what these kernels leave of its seconds; a kernel is not split
@@ -108,6 +110,7 @@ def _loop_waits(work: Work, leaves: np.ndarray, enter: int) -> float:
         if message >= 0:
             is_to_come[int(message)] = True
     is_handed = _slices(work, enter, leave)
+    slices = work.sums.slices.copy()
     is_left = np.ones(len(rows), np.bool_)
     waits, place = 0.0, leave
     for number in range(len(rows)):
@@ -119,7 +122,7 @@ def _loop_waits(work: Work, leaves: np.ndarray, enter: int) -> float:
         place, wait = _hide(
             work, is_own, left, is_to_come, is_handed, enter, place, first, rows[chosen]
         )
-        waits += wait
+        waits += _behind_slices(slices, is_to_come, rows[chosen, SUM], wait)
         is_left[chosen] = False
         if rows[chosen, SUM] >= 0:
             is_to_come[int(rows[chosen, SUM])] = False
@@ -323,6 +326,20 @@ def _reader(
         if left[at] > 0 and is_reader and _is_free(work, is_to_come, other, own_sum):
             return at
     return -1
+
+
+@inner
+def _behind_slices(
+    slices: np.ndarray, is_to_come: np.ndarray, own_sum: float, wait: float
+) -> float:
+    """What is left of a wait behind the `slices` [messages] of sums that are done before it begins,
+    which are taken.
+    """
+    for message in range(len(slices)):
+        if wait > 0 and is_to_come[message] and message != own_sum:
+            wait = max(wait - slices[message], 0.0)
+            slices[message] = 0.0
+    return wait
 
 
 @inner

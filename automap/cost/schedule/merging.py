@@ -2,7 +2,6 @@
 
 In one trip of a loop sums of gradients, and gathers of parameters, go as messages: XLA merges them
 in the order of the program as long as they are at most a full one          -> in: `together`
-What the scheduler believes of a message                    -> in: `Messages.believed_seconds`
 
 The scheduler puts each message of sums by itself where it is hidden best, also those that are ready
 at one boundary (`automap.cost.schedule.closed_loops`). A gradient that is summed over more axes
@@ -15,38 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap.backends.believed import BelievedSeconds
 from automap.cost.schedule.order import SPARE, Order
 from automap.numba_jit import compiled
-
-
-class Messages(NamedTuple):
-    """What collectives are of messages, [entries]: `parts` of a full one, and what XLA's scheduler
-    believes of them, whose seconds are those of their `rows` of `believed` (-1: as they are) for
-    `trip_bytes`, what one of the `trips` of the loop around sends.
-    """
-
-    parts: np.ndarray
-    rows: np.ndarray
-    trip_bytes: np.ndarray
-    trips: np.ndarray
-    believed: BelievedSeconds | None = None
-
-    def believed_seconds(
-        self, group: np.ndarray, entry: np.ndarray, share: np.ndarray, seconds: np.ndarray
-    ) -> np.ndarray:
-        """What the scheduler takes the `seconds` of a step to be, [incidences]: those of one
-        `group`, kind and number of devices are one message. `share` is the part of its entry.
-        """
-        rows = self.rows[entry]
-        if self.believed is None or (rows < 0).all():
-            return seconds
-        key = group * (rows.max() + 2) + rows + 1
-        first, together = np.unique(key, return_index=True, return_inverse=True)[1:]
-        n_bytes = np.bincount(together, self.trip_bytes[entry] * share)
-        whole = self.believed.lookup(rows[first], n_bytes) * self.trips[entry[first]]
-        own = seconds / np.bincount(together, seconds)[together]
-        return np.where(rows >= 0, whole[together] * own, seconds)
 
 
 def together(
@@ -96,7 +65,8 @@ class SentSums(NamedTuple):
     `result` is the incidence that is summed, `message` the number of the message, which is an
     all-reduce or, if not `is_whole`, a reduce-scatter; `ready` is the boundary at which the terms
     are made, `begun` the one at which the message can begin, `reader` the slot that reads the
-    result; `seconds` are its own, `believed` what the scheduler takes them to be.
+    result; `seconds` are its own, `believed` what the scheduler takes them to be; `sliced` are
+    those of the kernel that copies it out of its message.
     """
 
     result: np.ndarray
@@ -107,9 +77,10 @@ class SentSums(NamedTuple):
     reader: np.ndarray
     seconds: np.ndarray
     believed: np.ndarray
+    sliced: np.ndarray
 
 
-NO_SUMS = SentSums(*np.zeros((6, 0), np.int64), *np.zeros((2, 0)))
+NO_SUMS = SentSums(*np.zeros((6, 0), np.int64), *np.zeros((3, 0)))
 
 
 class LoopSums(NamedTuple):
@@ -120,7 +91,8 @@ class LoopSums(NamedTuple):
     them to be (`believed`); `made_from` is the boundary from which on only spare kernels make its
     terms, and `then` the first message that adds up further what this one has, -1 for none. `parts`
     is the number of its sums, and it `is_sliced` if they are one array, as an all-reduce of several
-    is in the programs of XLA:GPU. [slots]: the messages that a spare kernel `makes` terms of and
+    is in the programs of XLA:GPU; `slices` are seconds of the kernels that copy them out of it.
+    [slots]: the messages that a spare kernel `makes` terms of and
     that a kernel `reads`, -1 for none.
     """
 
@@ -131,6 +103,7 @@ class LoopSums(NamedTuple):
     then: np.ndarray
     parts: np.ndarray
     is_sliced: np.ndarray
+    slices: np.ndarray
     makes: np.ndarray
     reads: np.ndarray
 
@@ -152,6 +125,7 @@ class LoopSums(NamedTuple):
                 then=then,
                 parts=self.parts[own],
                 is_sliced=self.is_sliced[own],
+                slices=self.slices[own],
                 makes=makes,
                 reads=reads,
             )
@@ -188,6 +162,7 @@ def loop_sums(order: Order, sums: SentSums) -> LoopSums:
         then=np.where(then < n, then, -1),
         parts=parts,
         is_sliced=(parts > 1) & (np.bincount(message, sums.is_whole, n) > 0),
+        slices=np.bincount(message, sums.sliced, n),
         # Several that are one product make what all their sums add up.
         makes=np.where(makes < n, makes, -1)[order.merged],
         reads=reads[:-1],

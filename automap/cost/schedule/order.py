@@ -27,6 +27,7 @@ import numpy as np
 
 from automap.cost.edges import Edges
 from automap.cost.edges.loops import innermost_loops
+from automap.cost.kernels.merged_products import product_groups
 from automap.program.problem import Problem
 from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.phases import Phase
@@ -196,25 +197,17 @@ def _is_of_parameter(problem: Problem, op: Op, index: int) -> bool:
 def _merged(problem: Problem, position: np.ndarray) -> np.ndarray:
     """`position` [ops] with that of the last of those products of one operand that are one.
 
-    XLA merges two only if operands and result of one of them are no more bytes on a device than
-    `xla_gpu_dot_merger_threshold_mb`, which is not looked at.
+    XLA merges two only if one of them is small on a device (`Backend.merged_product_bytes`), which
+    is not looked at here.
     """
-    graph, loops = problem.graph, innermost_loops(problem.graph)
-    merged = position.copy()
-    # A product is of one group only, the first that another one is of too.
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for index, op in enumerate(graph.ops):
-        dot = op.instruction.attributes.dot
-        if dot is not None and loops[index] >= 0 and _is_gradient(problem, op, index):
-            sides = (dot.lhs_contracting, dot.rhs_contracting)
-            for side, contracting in enumerate(sides):
-                key = (loops[index], side, op.inputs[side], *contracting)
-                groups.setdefault(key, []).append(index)
-    seen = set[int]()
-    for group in groups.values():
-        members = [index for index in group if index not in seen]
+    loops, merged = innermost_loops(problem.graph), position.copy()
+    for group in product_groups(problem.graph):
+        members = [
+            index
+            for index in group
+            if loops[index] >= 0 and _is_gradient(problem, problem.graph.ops[index], index)
+        ]
         if len(members) > 1:
-            seen.update(members)
             merged[members] = position[members].max()
     return merged
 

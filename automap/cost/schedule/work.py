@@ -1,8 +1,8 @@
 """What a device does in a step: its kernels slot by slot, and its collectives at the boundaries
 between them.
 
-The collectives and kernels of a plan are put where it wants them (`device_work`): those that go as
-one message (`automap.cost.schedule.merging`) to where that is.
+The collectives and kernels of a plan are put where it wants them (`device_work`,
+`automap.cost.schedule.placing`).
 """
 
 from collections.abc import Iterator
@@ -10,18 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from automap.cost.schedule.merging import (
-    NO_SUMS,
-    LoopSums,
-    Messages,
-    SentSums,
-    loop_sums,
-    together,
-)
+from automap.cost.schedule.merging import LoopSums, loop_sums
 from automap.cost.schedule.order import LATE, SPARE, Order, Places
+from automap.cost.schedule.placing import Messages, Taken, place
 from automap.cost.traffic import Collectives
-from automap.cost.traffic.flows import ALL_REDUCE
-from hlo_tools.analyses.phases import Phase
 
 
 class Work(NamedTuple):
@@ -145,7 +137,7 @@ def step_work(
     collective_seconds: np.ndarray,
     messages: Messages | None = None,
     unseen_seconds: float = 0.0,
-) -> Work:
+) -> tuple[Work, Taken]:
     """`device_work` of kernels and collectives that take so long in one run, `kernel_seconds`
     [kernel rows] and `collective_seconds` [entries of `collectives`].
 
@@ -168,7 +160,7 @@ def device_work(
     collectives: Collectives,
     seconds: np.ndarray,
     messages: Messages | None = None,
-) -> Work:
+) -> tuple[Work, Taken]:
     """What is to be done where: `slot_seconds` [slots], which the scheduler takes to be
     `expected_seconds` [slots], and `seconds` [entries of `collectives`] are of a whole step.
     """
@@ -177,14 +169,14 @@ def device_work(
         np.bincount(order.merged, seconds, len(order.kind))
         for seconds in (slot_seconds, expected_seconds)
     )
-    placed = _placed(order, collectives, seconds, messages)
+    placed = place(order, collectives, seconds, messages)
     backlog, renewed, prefetch = placed.backlog, placed.renewed, placed.prefetch
     ready, needed, each, alone = placed.urgent
     # Stable, so that the order of equal ones, and with it each sum of floats, is reproducible.
     by_need = np.argsort(needed, kind="stable")
     spare, late, brief, makers = _put_off(order, slot_seconds, expected_seconds, placed.makes_new)
     n_messages = np.maximum(np.ceil(renewed.parts), 1.0)
-    return Work(
+    work = Work(
         kind=order.kind,
         seconds=slot_seconds,
         expected=expected_seconds,
@@ -208,107 +200,7 @@ def device_work(
         urgent_believed=alone[by_need],
         sums=loop_sums(order, placed.sums),
     )
-
-
-class _Sent(NamedTuple):
-    """Collectives at boundaries: seconds, what the scheduler takes them to be, and how many full
-    messages they are, [boundaries].
-    """
-
-    seconds: np.ndarray
-    believed: np.ndarray
-    parts: np.ndarray
-
-
-class _Placed(NamedTuple):
-    """Collectives where they stand: `urgent` are columns of the boundaries where each is ready and
-    needed, its seconds and what the scheduler takes them to be. `makes_new` [slots] make what is
-    gathered anew.
-    """
-
-    backlog: _Sent
-    renewed: _Sent
-    prefetch: _Sent
-    urgent: tuple[np.ndarray, ...]
-    sums: SentSums
-    gathered_at: np.ndarray
-    data_at: np.ndarray
-    makes_new: np.ndarray
-
-
-def _placed(
-    order: Order, collectives: Collectives, seconds: np.ndarray, messages: Messages | None
-) -> _Placed:
-    # Boundary k lies before slot k, and one more behind the last.
-    n = len(order.kind) + 1
-    backlog, renewed, prefetch = (_Sent(*np.zeros((3, n))) for _ in range(3))
-    gathered_at, sums = np.full(n - 1, -1), NO_SUMS
-    data_at, makes_new = order.data_at.copy(), np.zeros(n - 1, np.bool_)
-    urgent: list[tuple[np.ndarray, ...]] = []
-    for on_operand, places in ((True, order.operands), (False, order.results)):
-        is_here = (collectives.on_operand == on_operand) & (seconds > 0)
-        # What is combinable is of a parameter or a gradient; all else is of activations.
-        entry, every, shares = _spread(places, collectives.edge, seconds, is_here)
-        is_combinable = collectives.combinable[entry]
-        at, each = every[~is_combinable], shares[~is_combinable]
-        alone = _believed(messages, np.arange(len(at)), entry[~is_combinable], places, at, each)
-        urgent.append((places.ready[at], places.needed[at], each, alone))
-        if not on_operand:
-            # What reads the result of one is there once the first that does so is.
-            after = np.zeros(n, np.int64)
-            np.maximum.at(after, places.ready[at], places.needed[at] + 1)
-            data_at = np.maximum(data_at, after[order.data_at])
-        is_new = _is_new(order, collectives, is_here, on_operand=on_operand)
-        old = (prefetch, places.needed) if on_operand else (backlog, places.ready)
-        for (into, boundary), wanted in ((old, ~is_new), ((renewed, places.ready), is_new)):
-            chosen = is_combinable & wanted[entry]
-            at, each, rows = every[chosen], shares[chosen], entry[chosen]
-            message = np.arange(len(at))
-            if messages is not None and len(at):
-                columns = (messages.parts, collectives.kind, collectives.mask)
-                parts = np.stack([column[rows] for column in columns])
-                message, boundary = _merged(
-                    order, places, at, boundary, parts, is_first=into is prefetch
-                )
-            if into is prefetch:
-                gathered_at = _gathered_at(n, places.ready[at], boundary[at])
-            elif into is renewed:
-                maker = places.maker[at]
-                makes_new[maker[maker >= 0]] = True
-            group = _numbers(boundary[at], places.dtype[at], collectives.mask[rows])
-            full = 1.0 if messages is None else messages.parts[rows] * collectives.count[rows]
-            believed = _believed(messages, group, rows, places, at, each)
-            if into is backlog:
-                is_whole = collectives.kind[rows] == ALL_REDUCE
-                ends = (places.ready[at], boundary[at], places.reader[at])
-                sums = SentSums(at, message, is_whole, *ends, each, believed)
-            # Several collectives may stand at one boundary: `.at` adds all of them.
-            for column, added in zip(into, (each, believed, full * places.share[at]), strict=True):
-                np.add.at(column, boundary[at], added)
-    columns = tuple(np.concatenate(column) for column in zip(*urgent))
-    return _Placed(backlog, renewed, prefetch, columns, sums, gathered_at, data_at, makes_new)
-
-
-def _believed(
-    messages: Messages | None,
-    group: np.ndarray,
-    entry: np.ndarray,
-    places: Places,
-    at: np.ndarray,
-    seconds: np.ndarray,
-) -> np.ndarray:
-    """`Messages.believed_seconds` of incidences `at` their places."""
-    if messages is None:
-        return seconds
-    return messages.believed_seconds(group, entry, places.share[at], seconds)
-
-
-def _numbers(*columns: np.ndarray) -> np.ndarray:
-    """One number for each row of columns of small ones."""
-    number = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        number = number * (column.max(initial=0) + 1) + column
-    return number
+    return work, placed.taken
 
 
 def _put_off(
@@ -324,64 +216,3 @@ def _put_off(
         for chosen in (order.kind == SPARE, is_late, is_brief, is_late & makes_new)
     )
     return spare, late, brief, makers
-
-
-def _merged(
-    order: Order,
-    places: Places,
-    at: np.ndarray,
-    boundary: np.ndarray,
-    rows: np.ndarray,
-    *,
-    is_first: bool,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the messages of incidences `at`, and `boundary` [incidences], but for those
-    where their messages are; `rows` [3, those] are the part of a full message that each is, its
-    kind and its axes.
-    """
-    moved, loop = boundary.copy(), order.loop[boundary[at]]
-    group = np.stack((loop, rows[1], rows[2], places.dtype[at])).astype(np.int64)
-    message, moved[at] = together(group, places.rank[at], boundary[at], rows[0], is_first=is_first)
-    return message, moved
-
-
-def _gathered_at(n: int, ready: np.ndarray, needed: np.ndarray) -> np.ndarray:
-    """`Work.gathered_at` of gathers whose data is `ready`, at one of `n` boundaries."""
-    gathered_at = np.full(n - 1, -1)
-    is_made = ready > 0
-    np.maximum.at(gathered_at, ready[is_made] - 1, needed[is_made])
-    return gathered_at
-
-
-def _is_new(
-    order: Order, collectives: Collectives, is_here: np.ndarray, *, on_operand: bool
-) -> np.ndarray:
-    """Which of the collectives `is_here` are of what the update makes, [entries]: that is not there
-    beside the passes whose sums it is made of.
-
-    What an operation of a loop reads is left with the gathers of the loop.
-    """
-    is_late = is_here & (collectives.phase == Phase.UPDATE)
-    if not on_operand:
-        return is_late
-    rows, places = np.flatnonzero(is_late), order.operands
-    ready = places.ready[places.first[collectives.edge[rows]]]
-    is_late[rows] = (ready > order.first[ready]) & (order.loop[ready] < 0)
-    return is_late
-
-
-def _spread(
-    places: Places, edge: np.ndarray, seconds: np.ndarray, is_here: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the entries that are `is_here`, with their `edge` and `seconds` [entries]: the entry, the
-    number and the seconds of each incidence.
-    """
-    entry = np.flatnonzero(is_here)
-    own = edge[entry]
-    first = places.first[own]
-    count = places.first[own + 1] - first
-    entry = np.repeat(entry, count)
-    # The ranges first[i] .. first[i] + count[i] one after the other, without a loop.
-    at = np.repeat(first + count - np.cumsum(count), count)
-    at += np.arange(len(at))
-    return entry, at, seconds[entry] * places.share[at]

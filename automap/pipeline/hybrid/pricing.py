@@ -159,16 +159,20 @@ class Pricer:
         evaluator, priced = self._priced(inner, sharding, microbatches)
         # Entries of `Collectives`: one kind of collective of one edge, `count` times a step.
         entries, in_each = priced.collectives, self._in_each(priced.collectives, inner)
-        seconds = priced.collective_seconds * entries.count
+        seconds, joined = (
+            each * entries.count for each in (priced.collective_seconds, priced.joined_seconds)
+        )
         is_update = entries.phase == Phase.UPDATE
         waiting_share = self._waiting_share(evaluator, priced, in_each)
         run = priced.kernel_seconds[timing.row] * timing.runs
         kernels, exposed = [], []
         for is_backward, side in ((False, "forward"), (True, "backward")):
             chosen = timing.is_backward == is_backward
-            kernels.append(np.bincount(timing.item[chosen], run[chosen], n_items))
+            own = np.bincount(timing.item[chosen], run[chosen], n_items)
+            kernels.append(own + self._by_item(entries, joined * in_each, side))
             exposed.append(waiting_share * self._by_item(entries, seconds * in_each, side))
-        # What is done once a step: the gradients' sums over replicas.
+        # What is done once a step: the gradients' sums over replicas, without the kernels that copy
+        # them, which stages of replicas alone do not have either.
         once = seconds * ~(in_each | is_update)
         reduce = self._by_item(entries, once, "forward") + self._by_item(entries, once, "backward")
         # The update works on whole parameters: it does not become less with microbatches.
@@ -182,7 +186,7 @@ class Pricer:
             weights=weights + adding,
             waiting=exposed[0] + exposed[1],
             reduce=reduce,
-            update_seconds=float(whole @ timing.update + seconds[is_update].sum()),
+            update_seconds=float(whole @ timing.update + (seconds + joined)[is_update].sum()),
             gathered_bytes=self._item_shares[0].copies @ entries.copied,
             held=self._held(sharding),
         )
@@ -253,16 +257,14 @@ class Pricer:
         kernel_seconds = np.where(
             self.tables.kernels.phase == Phase.UPDATE, 0.0, priced.kernel_seconds
         )
-        waiting = exposed_seconds(
-            step_work(
-                self.tables.order,
-                kernel_seconds,
-                entries,
-                collective_seconds,
-                unseen_seconds=scheduled.unseen_seconds,
-            )
+        work, _ = step_work(
+            self.tables.order,
+            kernel_seconds,
+            entries,
+            collective_seconds,
+            unseen_seconds=scheduled.unseen_seconds,
         )
-        return waiting / busy
+        return exposed_seconds(work) / busy
 
     def _by_item(self, entries: Collectives, seconds: np.ndarray, side: str) -> np.ndarray:
         """Seconds of entries by the items whose ops issue them, [items]; `side` is forward or

@@ -365,7 +365,9 @@ def _split_batch(
             joint.on_operand,
             priced.collective_seconds,
             priced.overlapped_seconds,
+            priced.joined_seconds,
             together.collective_seconds,
+            together.joined_seconds,
         )
     ]
     # Columns of rows that every point has: n equal parts.
@@ -385,11 +387,11 @@ def _split_batch(
     ]
     for number, (sharding, work) in enumerate(zip(priced.sharding.apart(n), works)):
         own_entries = slice(ends[number], ends[number + 1])
-        *own, alone_seconds, overlapped_seconds, seconds = (c[own_entries] for c in entries)
+        *own, alone, overlapped, alone_joined, seconds, joined = (c[own_entries] for c in entries)
         *held, mask, n_bytes, kernel_seconds, local = (c[number] for c in rows)
         scattered_again = Flow(again.kind, mask, n_bytes)
         collectives = Collectives(*own, *held, scattered_again=scattered_again)
         yield (
-            Priced(sharding, collectives, kernel_seconds, alone_seconds, overlapped_seconds),
-            Together(seconds, work, local),
+            Priced(sharding, collectives, kernel_seconds, alone, overlapped, alone_joined),
+            Together(seconds, joined, work, local),
         )

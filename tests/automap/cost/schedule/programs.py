@@ -31,6 +31,7 @@ class Program:
     believed: dict = field(default_factory=dict)
     makers: set = field(default_factory=set)
     sliced: set = field(default_factory=set)
+    slices: dict = field(default_factory=dict)
 
     def work(self, factor=1.0):
         n = len(self.slots) + 1
@@ -100,13 +101,14 @@ class Program:
             then=np.array([i + 1 if row[2] else -1 for i, row in enumerate(messages)], np.int64),
             parts=np.array([1 + (k in self.sliced) for k in ready], np.int64),
             is_sliced=np.array([k in self.sliced for k in ready], bool),
+            slices=np.array([self.slices.get(k, 0.0) for k in ready], float),
             makes=numbers(self.sum_at),
             reads=numbers(self.reads_sum),
         )
 
     @property
     def compute_seconds(self):
-        return sum(seconds for _, seconds in self.slots)
+        return sum(seconds for _, seconds in self.slots) + sum(self.slices.values())
 
     @property
     def collective_seconds(self):

@@ -153,6 +153,13 @@ CASES = {
         ),
         3.0,
     ),
+    "and what its slices take hides the one that begins when it is done": (
+        Program(
+            [(ENTER, 0.0), *kernels(1.0, 1.0), (EXIT, 0.0)],
+            backlog={2: 2.0, 3: 3.0}, sliced={3}, slices={2: 0.5, 3: 0.75},
+        ),
+        4.25,
+    ),
     "what makes only the data of a spare kernel is no limit of its sum": (
         Program(
             [(ENTER, 0.0), *kernels(1.0, 4.0), (SPARE, 1.0), (EXIT, 0.0)],
@@ -308,6 +315,7 @@ def wired_programs(draw):
         made_from=some(range(n + 1), lambda boundary: st.integers(0, boundary)),
         expected=some(range(n), lambda slot: st.just(0.0)),
         sliced=set(some(range(n + 1), lambda boundary: st.just(0))),
+        slices=some(range(n + 1), lambda boundary: st.just(0.5)),
     )
 
 
