@@ -146,8 +146,8 @@ def test_what_has_no_bytes_is_no_message():
 
 
 def test_a_point_takes_what_its_collectives_take_by_themselves_or_more():
-    """By itself each is taken for a part of the largest message that it could be in; of a point over
-    one axis all gathers of a trip are that one.
+    """By itself each is taken for a part of the largest message that it could be in; over one axis
+    all gathers of a trip are that one.
     """
     cost, _ = _zero_3("cuda")
     space = Space(cost.tables.program.problem)
