@@ -7,11 +7,12 @@ the boundary after the operation that makes it and needed at that before the fir
 reads it; one of an operand is ready after its producer and needed before the operation. A sum that
 has left its loops (`automap.cost.edges.sums`) is ready after the last of them.
 
-SPARE kernels are those that no other waits for: products that make gradients, and what only the end
-of a loop reads, as the stacking of residuals. They may run at any time from when their data is
-there to the end of the loop. Products of one operand that make gradients in a loop are one product,
-as XLA:GPU merges them (dot_merger.cc), and stand where the last of them does: a sum of one of them
-is not ready before                                                          -> in: `_merged`
+SPARE kernels are those that no other waits for: products that make gradients, sums over rows that
+do and are kernels by themselves, and what only the end of a loop reads, as the stacking of
+residuals. They may run at any time from when their data is there to the end of the loop. Products
+of one operand that make gradients in a loop are one product, as XLA:GPU merges them
+(dot_merger.cc), and stand where the last of them does: a sum of one of them is not ready before
+                                                                                -> in: `_merged`
 Nor is the sum over rows that makes a gradient before the last element-by-element kernel that reads
 the same array, as XLA:GPU makes one kernel of both (multi_output_fusion.cc)
                                                                       -> in: `_summed_beside`
@@ -98,15 +99,13 @@ def program_order(
     """Slots of a program, and the places of its edges; `position` [ops] is the schedule."""
     graph = problem.graph
     position = _summed_beside(problem, kernels, _merged(problem, position))
+    kinds = [_kind(problem, graph.ops[k.op], k.op) for k in kernels]
+    at_kernel = [int(position[k.op]) for k in kernels]
+    # What is one kernel with others waits for none if one of them does not.
+    in_line = {place for place, kind in zip(at_kernel, kinds, strict=True) if kind == KERNEL}
     slots = [
-        (
-            int(position[k.op]),
-            _kind(problem, graph.ops[k.op], k.op),
-            row,
-            graph.ops[k.op].trip_count,
-            k.op,
-        )
-        for k, row in zip(kernels, row_of_kernel, strict=True)
+        (place, KERNEL if place in in_line else kind, row, graph.ops[k.op].trip_count, k.op)
+        for place, kind, k, row in zip(at_kernel, kinds, kernels, row_of_kernel, strict=True)
     ]
     loops = {LOOP_ENTER: ENTER, LOOP_EXIT: EXIT}
     # The ends of loops are slots of no kernel, so that what is inside of one stays there.
@@ -181,7 +180,8 @@ def _kind(problem: Problem, op: Op, index: int) -> int:
     readers = {user for value in op.outputs for user in graph.users[value]}
     # Only the end of a loop reads it.
     is_carried = bool(readers) and all(graph.ops[user].opcode == LOOP_EXIT for user in readers)
-    return SPARE if is_carried or _is_gradient(problem, op, index) else KERNEL
+    is_sum = op.opcode in REDUCTIONS and _is_of_parameter(problem, op, index)
+    return SPARE if is_carried or is_sum or _is_gradient(problem, op, index) else KERNEL
 
 
 def _is_gradient(problem: Problem, op: Op, index: int) -> bool:

@@ -132,6 +132,36 @@ def test_a_sum_over_rows_is_ready_with_the_last_kernel_that_reads_its_rows():
     assert order.data_at[first] == order.data_at[stream] == max(back) + 1 <= first
     # Over dimensions of one element it is summed again, which is no later.
     assert order.merged[again] == stream
+    assert order.kind[first] == order.kind[stream]
+
+
+def test_a_sum_over_rows_that_is_a_kernel_by_itself_waits_in_no_line():
+    """What a bias's gradient sums is read by products only."""
+
+    def layer(h, w):
+        return jnp.tanh(h @ w["weight"] + w["bias"]), None
+
+    def step(weights, x):
+        gradients = jax.grad(lambda w: (jax.lax.scan(layer, x, w)[0] ** 2).mean())(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+    args = (
+        {
+            "weight": jax.ShapeDtypeStruct((4, 32, 32), "float32"),
+            "bias": jax.ShapeDtypeStruct((4, 32), "float32"),
+        },
+        jax.ShapeDtypeStruct((64, 32), "float32"),
+    )
+    problem = trace_step(step, args, platform="cuda").problem
+    order = build_tables(problem, "cuda").order
+    # Over rows, and once more over dimensions of one element.
+    sums = [
+        slot
+        for slot in np.flatnonzero(order.loop[:-1] >= 0).tolist()
+        if problem.graph.ops[order.op[slot]].opcode == "reduce"
+    ]
+    assert len(sums) == 2 and order.merged[sums].tolist() == sums
+    assert order.kind[sums].tolist() == [SPARE, SPARE]
 
 
 def test_a_product_is_merged_with_those_of_one_operand_only():
