@@ -169,8 +169,11 @@ def place(
         old = (prefetch, places.needed) if on_operand else (backlog, places.ready)
         for (into, boundary), wanted in ((old, ~is_new), ((renewed, places.ready), is_new)):
             own = every.take(is_combinable & wanted[every.entry])
+            # A point has few kinds of collectives, and numpy on nothing takes time, too.
+            if not len(own.number):
+                continue
             message, at = np.arange(len(own.number)), boundary[own.number]
-            if messages is not None and len(at):
+            if messages is not None:
                 is_first = into is prefetch
                 message, at, own = _packed(order, collectives, messages, own, at, is_first=is_first)
             if into is prefetch:
@@ -206,7 +209,7 @@ def _parts(collectives: Collectives, messages: Messages | None, own: _Incidences
 
 def _believed(messages: Messages | None, group: np.ndarray, own: _Incidences) -> np.ndarray:
     """`Messages.believed_seconds` of incidences."""
-    if messages is None:
+    if messages is None or not len(group):
         return own.seconds
     return messages.believed_seconds(group, own.entry, own.share, own.seconds)
 
