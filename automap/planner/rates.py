@@ -85,21 +85,22 @@ def program_losses(evaluator: Evaluator, priced: Priced) -> LostRecord:
     tables = evaluator.tables
     kernels, count = tables.kernels, tables.kernels.count
     peak = evaluator.topology.device.peak_flops_per_s(tables.program.problem.model_work.dtype)
-    left = priced.kernel_seconds * count
+    is_product = np.array([dtype != "" for dtype in kernels.dtype], bool)
+    once = kernels.flops * count * (1.0 - _repeated_share(tables))
+    at_peak = np.where(is_product, once, 0.0) / (evaluator.topology.device_count * peak)
+    # First what no loss is: a part of a larger product takes less than its own launch would.
+    whole = priced.kernel_seconds * count
+    left = whole - np.minimum(at_peak, whole)
     taken = []
     for part in (
         evaluator.roofline.launch_seconds(priced.sharding) * count,
         evaluator.roofline.padding_seconds(priced.sharding) * count,
-        _repeated_share(tables) * left,
+        _repeated_share(tables) * whole,
     ):
         # Measured seconds may be less than a part of the roofline's.
         taken.append(np.minimum(part, left))
         left = left - taken[-1]
     launches, padding, rematerialization = (float(part.sum()) for part in taken)
-    is_product = np.array([dtype != "" for dtype in kernels.dtype], bool)
-    once = kernels.flops * count * (1.0 - _repeated_share(tables))
-    at_peak = np.where(is_product, once, 0.0) / (evaluator.topology.device_count * peak)
-    left = left - np.minimum(at_peak, left)
     estimate = evaluator.estimate(priced)
     return LostRecord(
         collectives=estimate.collective_seconds,

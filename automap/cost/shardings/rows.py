@@ -13,6 +13,8 @@ dimensions are of one class, which of them is split goes by their order
 kernel, and exchanged for nothing. XLA swaps the operands of such a product instead. So rows of
 products that are only transposed, and of their transposes, take the other dimension of a class
                                                                        -> in: `_transposed_products`
+Gradients have storage classes of their own, beside that of the parameter's dimension
+                                                                       -> in: `GradientRows`
 """
 
 from collections.abc import Sequence
@@ -35,6 +37,21 @@ from automap.cost.shardings.imposed import (
     value_places,
 )
 from automap.program.problem import Problem
+from automap.space.leaves import leaf_classes
+
+
+@dataclass(frozen=True)
+class GradientRows:
+    """The value rows of gradients and of the state that is updated with them, `row` [those], and
+    the classes that may split each of their dimensions for as long as they live, `lasting` [those,
+    dims, 3]: those of computation (compute, regional), and of the parameter's storage.
+    """
+
+    row: np.ndarray
+    lasting: np.ndarray
+
+
+NO_GRADIENTS = GradientRows(np.zeros(0, np.int64), np.zeros((0, 1, 3), np.int64))
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,7 @@ class Rows:
     row_of_op: np.ndarray
     factor_choices: FactorChoices
     imposed: ImposedRows
+    gradients: GradientRows
 
 
 def build_rows(problem: Problem, *, narrows: bool) -> Rows:
@@ -73,7 +91,22 @@ def build_rows(problem: Problem, *, narrows: bool) -> Rows:
             values=imposed_rows(value_places(problem), row_of_value),
             ops=imposed_rows(op_places(problem), row_of_op),
         ),
+        gradients=_gradient_rows(problem, value_rows),
     )
+
+
+def _gradient_rows(problem: Problem, value_rows: np.ndarray) -> GradientRows:
+    parameter_side = np.arange(problem.n_classes + 1)
+    for leaf in leaf_classes(problem):
+        for gradient, parameter in zip(leaf.optimizer_side, leaf.parameter_side, strict=True):
+            # Others are no classes: a dimension that nothing splits.
+            if gradient < problem.n_classes:
+                parameter_side[gradient] = parameter
+    stored = value_rows[:, :, 1]
+    parameter = parameter_side[stored]
+    row = np.flatnonzero((parameter != stored).any(axis=1))
+    lasting = np.stack((value_rows[..., 0], value_rows[..., 2], parameter), axis=-1)
+    return GradientRows(row, lasting[row])
 
 
 def _value_rows(problem: Problem, is_transposed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

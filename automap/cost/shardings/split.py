@@ -32,7 +32,8 @@ class Shardings:
     """Per row: the split dimension or factor of each axis, -1 for none, `dim_of_axis` [value rows,
     axes] and `factor_of_axis` [op rows, axes], and the number of parts.
 
-    `sizes` are those of the mesh axes.
+    `sizes` are those of the mesh axes. `is_late_axis` [value rows, axes]: whether an axis splits a
+    gradient that splits neither its computation nor its parameter.
     """
 
     sizes: tuple[int, ...]
@@ -40,10 +41,17 @@ class Shardings:
     factor_of_axis: np.ndarray
     parts_of_value: np.ndarray
     parts_of_op: np.ndarray
+    is_late_axis: np.ndarray
 
     def apart(self, n: int) -> Iterator["Shardings"]:
         """Those of each of n points, of which these are all (`joint_shardings`)."""
-        columns = self.dim_of_axis, self.factor_of_axis, self.parts_of_value, self.parts_of_op
+        columns = (
+            self.dim_of_axis,
+            self.factor_of_axis,
+            self.parts_of_value,
+            self.parts_of_op,
+            self.is_late_axis,
+        )
         apart = [column.reshape(n, -1, *column.shape[1:]) for column in columns]
         for number in range(n):
             yield Shardings(self.sizes, *(column[number] for column in apart))
@@ -58,13 +66,14 @@ def joint_shardings(rows: Rows, n_classes: int, each: Sequence[SplitClasses]) ->
     """Shardings of all rows of the first point, then all of the next; they are of one mesh."""
     mesh = each[0].mesh
     sizes = np.array(mesh.sizes, np.int64)
-    dims, factors = [], []
+    dims, factors, late = [], [], []
     for axis, (name, size) in enumerate(mesh.axes):
         rank, goes_last = _class_ranks(n_classes, each, axis)
         # A dimension has up to three classes (compute, storage, regional): the first listed counts.
         dim_ranks = _smallest(rank[:, rows.value_rows])
         impose(dim_ranks, rows.imposed.values, name, _NEVER)
         dims.append(_first(dim_ranks, goes_last, rows.transposed_values))
+        late.append(_is_late(rows, rank, dims[-1]))
         class_ranks = rank[:, rows.op_rows]
         factor_ranks = _smallest(class_ranks)
         impose(factor_ranks, rows.imposed.ops, name, _NEVER)
@@ -81,7 +90,18 @@ def joint_shardings(rows: Rows, n_classes: int, each: Sequence[SplitClasses]) ->
         factor_of_axis=factor_of_axis,
         parts_of_value=n_parts(dim_of_axis >= 0, mesh.sizes),
         parts_of_op=n_parts(factor_of_axis >= 0, mesh.sizes),
+        is_late_axis=np.stack(late, axis=-1).reshape(-1, len(sizes)),
     )
+
+
+def _is_late(rows: Rows, rank: np.ndarray, dim: np.ndarray) -> np.ndarray:
+    """`Shardings.is_late_axis` of one axis with such ranks, which splits `dim` [points, rows]."""
+    gradients, is_late = rows.gradients, np.zeros(dim.shape, bool)
+    own = dim[:, gradients.row]
+    lasting = gradients.lasting[np.arange(len(gradients.row)), own]
+    is_lasting = (np.take_along_axis(rank[:, None], lasting, axis=2) < _NEVER).any(axis=2)
+    is_late[:, gradients.row] = (own >= 0) & ~is_lasting
+    return is_late
 
 
 def n_parts(is_split: np.ndarray, sizes: Sequence[int]) -> np.ndarray:

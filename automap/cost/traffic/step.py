@@ -20,6 +20,7 @@ Matmuls, reduces and scatters make one all-reduce for each dimension that is sum
 of several arrays at once, as argmax, gathers all partials. Where any axis needs an all-reduce,
 nothing is scattered by a `reduce`, a convolution that is written out, nor where some axis is idle
 or splits d already                                                         -> in: `_result_traffic`
+nor by a `reduce` along axes that stand in another order than the mesh's  -> in: `_are_out_of_order`
 
 Each dimension of a tensor is gathered by a collective of its own.
 
@@ -33,6 +34,7 @@ whose terms are all partial over the same axes reduced once, where the backend a
 """
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 
@@ -223,6 +225,7 @@ def _result_traffic(
     is_apart = _are_taken_apart(edges, demands, sizes)
     at_once = ((edges.sums_at_once != AtOnce.NEVER) & ~is_apart) | demands.is_pinned
     at_once &= demands.reduced != 0
+    at_once |= _are_out_of_order(edges, sharding, demands)
     reduced = demands.reduced | np.where(at_once, demands.to_scatter, 0)
     to_scatter = np.where(at_once, 0, demands.to_scatter)
     scattered = np.where(at_once, 1, demands.scattered)
@@ -268,6 +271,26 @@ def _are_taken_apart(edges: Edges, demands: _Demands, sizes: np.ndarray) -> np.n
     is_over_all = (demands.reduced | demands.to_scatter) & every == every
     is_split = (demands.to_scatter == last) & ~demands.is_pinned
     return (edges.sums_at_once == AtOnce.UNLESS_SLICED) & is_over_all & is_split
+
+
+def _are_out_of_order(edges: Edges, sharding: Shardings, demands: _Demands) -> np.ndarray:
+    """Which sums over rows are scattered along axes that do not stand in the mesh's own order,
+    [edges].
+
+    Devices of such a sum are in the order of the mesh, and XLA makes a reduce-scatter only where
+    parts are, too (reduce_scatter_creator.cc). On a dimension axes that split the parameter are
+    major to those that split its gradient alone (`automap.planner.sharded_graph`).
+    """
+    is_several = demands.to_scatter & demands.to_scatter - 1 != 0
+    rows = np.flatnonzero(is_several & (edges.sums_at_once == AtOnce.UNLESS_SLICED))
+    result = np.zeros(len(is_several), bool)
+    value, scattered = edges.value_row[rows], demands.to_scatter[rows]
+    dim, is_late = sharding.dim_of_axis[value], sharding.is_late_axis[value]
+    for major, minor in combinations(range(len(sharding.sizes)), 2):
+        is_both = (scattered >> major & scattered >> minor & 1).astype(bool)
+        is_both &= dim[:, major] == dim[:, minor]
+        result[rows] |= is_both & is_late[:, major] & ~is_late[:, minor]
+    return result
 
 
 def _demands(edges: Edges, sharding: Shardings, sizes: np.ndarray) -> _Demands:

@@ -21,6 +21,7 @@ import numpy as np
 from automap.cost.shardings import shardings
 from automap.cost.shardings.factor_choices import FactorChoices
 from automap.cost.shardings.imposed import ImposedRow, ImposedRows
+from automap.cost.shardings.rows import NO_GRADIENTS
 from automap.search.factored.cells import Cell, Rows
 from automap.search.factored.stored import LeafStorage
 from automap.search.factored.variables import Variables
@@ -176,6 +177,8 @@ def splits_by_code(
         transposed_ops=np.tile(tables.transposed_ops[group.op_rows], n_copies),
         op_rows=copied(tables.op_rows[group.op_rows]),
         factor_choices=_copied_contests(group, n_copies),
+        # What lasts is not asked for here.
+        gradients=NO_GRADIENTS,
         imposed=ImposedRows(
             _copied_imposed(tables.imposed.values, group.value_rows, n_copies),
             _copied_imposed(tables.imposed.ops, group.op_rows, n_copies),

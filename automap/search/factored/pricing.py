@@ -129,6 +129,8 @@ def cell_costs(
             factor_of_axis=factors,
             parts_of_value=n_parts(dims >= 0, sizes),
             parts_of_op=n_parts(factors >= 0, sizes),
+            # What a cell is split along does not say what lasts; it costs no less then.
+            is_late_axis=np.zeros(dims.shape, bool),
         )
     )
     collectives, kernel_seconds = priced.collectives, priced.kernel_seconds * tables.kernels.count

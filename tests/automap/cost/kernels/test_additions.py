@@ -82,6 +82,7 @@ def test_a_device_with_some_of_the_rows_ignores_the_others():
         factor_of_axis=np.array([[2]]),
         parts_of_value=np.array([1]),
         parts_of_op=np.array([8]),
+        is_late_axis=np.array([[False]]),
     )
     (seconds,) = table.seconds(np.array([0]), split, NUMBERS, MACHINE.device)
     assert seconds == _swapped(UPDATES / 8 * WIDTH, rows / 8 * WIDTH)

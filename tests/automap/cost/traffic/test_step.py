@@ -12,7 +12,7 @@ import pytest
 from automap.cost.shardings import shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import KINDS
-from automap.space.point import StorageLevel
+from automap.space.point import Point, StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
@@ -200,6 +200,48 @@ def test_an_all_reduce_that_is_sliced_along_the_last_axis_is_taken_apart(
     assert [f"{got.mask[e]:b} {KINDS[got.kind[e]]}" for e in sums] == expected
     # What is scattered first is added up further as each device's part.
     assert got.n_bytes[sums].tolist() == [256.0, 64.0][: len(expected)]
+
+
+@pytest.mark.parametrize(
+    ("platform", "stored", "expected"),
+    [
+        # The axis that splits the parameter stands before the other one.
+        ("cuda", (StorageLevel.OPTIMIZER, _SPLIT), "11 all-reduce"),
+        ("cuda", (_SPLIT, StorageLevel.OPTIMIZER), "11 reduce-scatter"),
+        ("cuda", (StorageLevel.OPTIMIZER, StorageLevel.OPTIMIZER), "11 reduce-scatter"),
+        ("tpu", (StorageLevel.OPTIMIZER, _SPLIT), "11 reduce-scatter"),
+    ],
+)
+def test_a_sum_over_rows_is_scattered_along_axes_in_the_order_of_the_mesh(
+    platform, stored, expected
+):
+    """Of a product, whose devices are put in the order of the parts, along all."""
+
+    def step(state, x):
+        gradients = jax.grad(lambda s: jnp.tanh(x @ s["weight"] + s["bias"]).sum())(state)
+        return jax.tree.map(lambda w, g: w - g, state, gradients)
+
+    state = {"weight": (64, 64), "bias": (64,)}
+    args = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, "float32"),
+        (state, (64, 64)),
+        is_leaf=lambda node: isinstance(node, tuple) and isinstance(node[0], int),
+    )
+    problem = problem_of(step, args)
+    space, tables = Space(problem), build_tables(problem, platform)
+    levels = [[level] * len(space.leaves) for level in stored]
+    batch = problem.batch_class
+    mesh = Mesh(("replica", "data"), (2, 4))
+    split_classes = space.split_classes(
+        Point(mesh, ((batch,), (batch,)), tuple(map(tuple, levels)))
+    )
+    got = tables.collectives(shardings(tables, problem.n_classes, split_classes))
+    sums = {
+        tables.results.n_bytes[got.edge[e]]: f"{got.mask[e]:b} {KINDS[got.kind[e]]}"
+        for e in np.flatnonzero(~got.on_operand)
+        if KINDS[got.kind[e]].value in ("all-reduce", "reduce-scatter")
+    }
+    assert sums == {4 * 64: expected, 4 * 64**2: "11 reduce-scatter"}
 
 
 def test_casts_that_a_loop_keeps_for_the_backward_pass_are_gathered_again_there():

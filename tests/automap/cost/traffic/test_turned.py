@@ -30,6 +30,7 @@ def _product(platform: Platform = "cuda", batch=BATCH, step=lambda w, x: x @ w):
         factor_of_axis=np.full((len(tables.op_rows), 1), -1),
         parts_of_value=np.ones(len(tables.value_rows)),
         parts_of_op=np.ones(len(tables.op_rows)),
+        is_late_axis=np.full((len(tables.value_rows), 1), False),
     )
     return problem, tables, product, sharding
 
