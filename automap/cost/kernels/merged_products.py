@@ -21,6 +21,7 @@ import math
 from automap.cost.edges.loops import innermost_loops
 from automap.cost.profile.shapes import Larger
 from automap.cost.profile.signatures import Role
+from automap.program.work import is_rematerialized
 from hlo_tools.graph import Graph, Op
 from hlo_tools.module import DotDims
 
@@ -36,7 +37,9 @@ def product_groups(graph: Graph) -> list[list[int]]:
         dims = op.instruction.attributes.dot
         if dims is not None:
             types = tuple(graph.values[v].dtype for v in (*op.inputs[:2], op.outputs[0]))
-            alike = loops[index], types, op.instruction.attributes.precision
+            # What is computed again waits for the backward pass, by a barrier.
+            again = is_rematerialized(op)
+            alike = loops[index], again, types, op.instruction.attributes.precision
             for side, own in enumerate(_sides(dims)):
                 groups[alike, side, op.inputs[side], own].append(index)
     seen, result = set[int](), []

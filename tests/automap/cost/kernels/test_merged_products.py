@@ -64,6 +64,17 @@ def test_types_and_loops_keep_products_apart():
     assert len(_products(graph)) == 3 and product_groups(graph) == []
 
 
+def test_what_is_computed_again_is_apart():
+    def step(x, a):
+        layer = jax.checkpoint(lambda x, a: jnp.tanh(jnp.tanh(x) @ a))
+        value, gradient = jax.value_and_grad(lambda x: layer(x, a).sum())(x)
+        return x - value * gradient
+
+    graph = _problem(step, (32, 8), (8, 8)).graph
+    # Forward, again, and backward.
+    assert len(_products(graph)) == 3 and product_groups(graph) == []
+
+
 @pytest.mark.parametrize(("rows", "is_merged"), [(512, True), (16384, False)])
 def test_each_takes_its_part_of_the_larger_product_unless_it_is_large_itself(rows, is_merged):
     """64 MiB is the compiler's limit: 4 (n + 2 n + 2) MiB of n thousand rows."""
