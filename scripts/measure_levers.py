@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 import json
-import lzma
 from pathlib import Path
 import statistics
 import time
@@ -121,10 +120,8 @@ def _name(case: Case) -> str:
 
 def _read(path: Path) -> list[MeasuredPlan]:
     """The rows of a run; a file that is kept is compressed, as plans have many words."""
-    text = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
     found = []
-    for line in text.decode().splitlines():
-        row = json.loads(line)
+    for row in kept_rows(path):
         measured, shares = Measured.from_row(row.pop("measured")), tuple(row.pop("shares"))
         found.append(MeasuredPlan(**row, shares=shares, measured=measured))
     return found

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 import json
+import lzma
 import os
 from pathlib import Path
 import platform
@@ -50,16 +51,28 @@ def spread(numbers: Iterable[float], text: Callable[[float], str]) -> str:
 
 
 def kept_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows that runs before have kept in a file, a line of JSON each."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return [json.loads(line) for line in lines]
+    """Rows that runs before have kept in a file, a line of JSON each; compressed in one of .xz."""
+    if not path.is_file():
+        return []
+    text = lzma.decompress(path.read_bytes()).decode() if _is_packed(path) else path.read_text()
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def keep_row(path: Path, row: Mapping[str, Any]) -> None:
     """Add a row to those."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    line = f"{json.dumps(row)}\n"
+    if _is_packed(path):
+        # Such files may be put behind each other.
+        with path.open("ab") as file:
+            file.write(lzma.compress(line.encode()))
+        return
     with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write(line)
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix == ".xz"
 
 
 def kept(folder: Path, name: str, make: Callable[[], T]) -> T:

@@ -1,6 +1,11 @@
 """The frontier of levers: which plan is told of a limit, of all that were found for a model."""
 
-from scripts.lever_frontier import Plan, Row, _fitting, _shared
+from dataclasses import asdict
+
+import pytest
+
+from scripts.lever_frontier import Plan, Row, _fitting, _shared, read_rows
+from scripts.tables import keep_row
 
 
 LEVERS = "with levers"
@@ -31,3 +36,11 @@ def test_a_plan_that_does_not_fit_is_not_told():
     rows = [_row("100%", 10.0, 1.0, 9.0), _row("50%", 5.0, 2.0, 4.0)]
     assert not list(_shared(rows))
     assert [plan.seconds for plan in _fitting(rows, 5.0)] == [2.0]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.xz"])
+def test_rows_are_kept_one_behind_the_other_and_the_last_of_a_limit_counts(tmp_path, name):
+    rows = [_row("100%", 10.0, 3.0, 9.0), _row("50%", 5.0, 2.0, 4.0), _row("100%", 10.0, 2.5, 8.0)]
+    for row in rows:
+        keep_row(tmp_path / name, asdict(row))
+    assert list(read_rows(tmp_path / name).values()) == [rows[2], rows[1]]
