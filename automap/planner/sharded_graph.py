@@ -6,11 +6,13 @@ device (i, j) holds part i |b| + j. Gathering b joins parts that lie beside each
 splits stays where it is. Gathering a first needs a permute of the whole tensor. So an axis that
 stays should be major to one that comes or goes; where operations want it both ways, the order is
 taken that permutes the fewest bytes in a step. Axes that move together from one dimension to
-another should stand in one order on both                       -> in: `ShardedGraph._ranks`
+another should stand in one order on both, and so should those of the rows that are summed up and
+of the dimension that the sum is scattered along: else XLA reduces it whole
+                                                                -> in: `ShardedGraph._ranks`
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, permutations
@@ -18,7 +20,7 @@ import math
 
 import numpy as np
 
-from automap.cost.edges import Edges
+from automap.cost.edges import AtOnce, Edges
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic.flows import dims_held
@@ -186,7 +188,27 @@ class ShardedGraph:
                 n_bytes = local[rows] * edges.trips[rows]
                 for row, pair in enumerate(zip(*ends)):
                     moved[frozenset(pair)][[one, other], [other, one]] += n_bytes[row] / 2
+        for one, other, pair, n_bytes in self._scattered_sums():
+            moved[pair][[one, other], [other, one]] += n_bytes / 2
         return dict(moved)
+
+    def _scattered_sums(self) -> Iterator[tuple[int, int, frozenset[int], float]]:
+        """Of sums over rows, whose devices stand in the order of the axes on the rows: two axes,
+        the compute classes of the rows and of the dimension that is scattered, and bytes of a step.
+        """
+        edges = self.tables.results
+        kept, _, local = self._splits(edges)
+        factors = self.sharding.factor_of_axis[edges.op_row]
+        edge = np.arange(len(factors))
+        is_summed = (factors >= 0).T & [edges.is_reduced[edge, f] for f in factors.T]
+        is_summed &= edges.sums_at_once != AtOnce.NEVER
+        for one, other in combinations(range(len(factors.T)), 2):
+            is_both = is_summed[one] & is_summed[other] & (factors[:, one] == factors[:, other])
+            rows = np.flatnonzero(is_both & (kept[one] >= 0) & (kept[one] == kept[other]))
+            summed = self.tables.op_rows[edges.op_row[rows], factors[rows, one], 0]
+            ends = self._plain(summed), self._classes(edges, rows, kept[one][rows])
+            for *pair, row in zip(*ends, rows.tolist()):
+                yield one, other, frozenset(pair), float(local[row] * edges.trips[row])
 
     def _splits(self, edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The dimension that each axis splits, as the tensor is kept and as the operation has it,
@@ -200,7 +222,10 @@ class ShardedGraph:
 
     def _classes(self, edges: Edges, rows: np.ndarray, dims: np.ndarray) -> list[int]:
         """The compute classes of dimensions of the tensors of rows."""
-        classes = self.tables.value_rows[edges.value_row[rows], dims, 0]
+        return self._plain(self.tables.value_rows[edges.value_row[rows], dims, 0])
+
+    def _plain(self, classes: np.ndarray) -> list[int]:
+        """Compute classes of rows, of small parts too."""
         return (classes % (self.problem.n_classes + 1)).tolist()
 
     @cached_property

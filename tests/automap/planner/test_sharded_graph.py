@@ -111,3 +111,30 @@ def test_axes_that_move_together_stand_in_one_order():
     }
     assert {number for number, _ in orders} == {features, hidden}
     assert len({axes for _, axes in orders}) == 1
+
+
+@pytest.mark.parametrize("columns_axis", ["a", "b"])
+def test_a_sum_over_rows_is_scattered_in_the_order_of_the_rows(columns_axis):
+    """Rows are gathered along the axis of the columns, which so stands behind the other one."""
+
+    def step(state, x):
+        def loss(state):
+            return jnp.tanh(jnp.tanh(jnp.tanh(x + state["bias"]) @ state["weight"])).sum()
+
+        return jax.tree.map(lambda w, g: w - g, state, jax.grad(loss)(state))
+
+    state = {"bias": jnp.ones(64), "weight": jnp.ones((64, 32))}
+    problem = trace_step(step, (state, jnp.ones((128, 64))), platform="cuda").problem
+    space, tables = Space(problem), build_tables(problem, "cuda")
+    columns = problem.compute_classes(problem.graph.inputs[1])[1]
+    mesh, samples = Mesh(("a", "b"), (2, 4)), problem.batch_class
+    classes = tuple((columns, samples) if a == columns_axis else (samples,) for a in mesh.names)
+    levels = tuple(
+        StorageLevel.FULL if leaf.dims == (64,) else StorageLevel.REPLICATED
+        for leaf in space.leaves
+    )
+    split_classes = space.split_classes(Point(mesh, classes, (levels, levels)))
+    sharded = make_sharded_graph(space, tables, split_classes)
+    bias, _, x = problem.graph.inputs
+    rows = "ba" if columns_axis == "a" else "ab"
+    assert sharded.value_axes(x)[0] == sharded.value_axes(bias)[0] == tuple(rows)
