@@ -74,6 +74,9 @@ def predicted_seconds(outcome: Outcome) -> Seconds:
     for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True):
         op = program.problem.graph.ops[kernel.op]
         seconds[kind_of([op.opcode])] += float(priced.kernel_seconds[row]) * op.trip_count
+    # What is summed is copied into one array with others, and out of it.
+    joined = float(priced.joined_seconds @ priced.collectives.count)
+    seconds[kind_of(["slice"])] += joined
     seconds[WAITING] = best.estimate.collective_seconds
     return seconds
 
