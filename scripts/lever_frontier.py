@@ -405,7 +405,8 @@ def main(
     flags = "".join(f" --only {shlex.quote(name)}" for name in only)
     flags += f" --compiler {compiler}" if compiler else ""
     flags += f" --refine {refine:g}" if refine else ""
-    command = f"{COMMAND} --kept rows.jsonl{flags} -o {output}"
+    flags += " --show" if show else ""
+    command = f"{COMMAND} --kept {kept}{flags} -o {output}"
     machine = f"jax {jax.__version__}, planned on a CPU host"
     mark = f"frontier on {compiler}" if compiler else "frontier"
     replace_table(output, made_by(command, machine) + table, mark)
