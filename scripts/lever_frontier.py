@@ -21,12 +21,12 @@ are priced anew, but for `--show`.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 import json
 from pathlib import Path
 import shlex
 import time
-from typing import Any, Final
+from typing import Final
 
 import click
 import jax
@@ -49,20 +49,26 @@ from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILER_BY_PLATFORM
 from automap.verify.compiling import ask
 from automap.verify.program import planned_program
+from scripts.frontier_rows import (
+    REFINED,
+    WITH_LEVERS,
+    Plan,
+    Row,
+    compiled_table,
+    frontier_table,
+    read_rows,
+)
 from scripts.lever_models import (
     LARGE,
     LLAMA,
     MODELS,
-    POLICIES,
     SEARCH,
     Model,
     best_preset,
-    levers_words,
-    milliseconds,
     policy_steps,
     preset_outcome,
 )
-from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table
+from scripts.tables import keep_row, made_by, replace_table
 
 
 COMMAND: Final = "python -m scripts.lever_frontier"
@@ -72,45 +78,11 @@ _LARGE_SHARES: Final = ("100%", "60%", LEAST)
 _ALL_LEVERS: Final = ("accumulate", "offload", "remat")
 _LARGE_SECONDS: Final = 120.0
 _COMPILE_SECONDS: Final = 900.0
-WITH_LEVERS: Final = "with levers"
-REFINED: Final = "refined"
 _MACHINES: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(MODELS, ("v5e:2x2", "8xh100", "8xa100", "1xh100")),
     LLAMA: ("v5e:4x4", "v6e:2x4", "8xh100", "8xa100"),
 }
 _ALL_MODELS: Final[Mapping[str, Model]] = {**MODELS, **LARGE}
-
-
-@dataclass
-class Plan:
-    """One plan of a row; `plan` is its file. None is what no compiler was asked, or did not say."""
-
-    seconds: float
-    peak_bytes: float
-    plan: dict[str, Any]
-    compiled_seconds: float | None = None
-    compiled_bytes: float | None = None
-    refusal: str = ""
-
-
-@dataclass
-class Row:
-    """A limit of a model on a machine; `plans` are those with levers and of each policy that fits;
-    `search_seconds` are of the clock.
-    """
-
-    model: str
-    machine: str
-    share: str
-    limit_bytes: float
-    search_seconds: float
-    plans: dict[str, Plan] = field(default_factory=dict)
-    compiler: str = ""
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What tells rows apart."""
-        return self.model, self.machine, self.share
 
 
 @dataclass(frozen=True)
@@ -298,60 +270,6 @@ def _compiled(row: Row, compiler: CompilerName) -> Row:
         plan.compiled_bytes, plan.refusal = witness.peak_bytes, witness.refusal
         plan.compiled_seconds = None if witness.step is None else witness.step.seconds
     return replace(row, compiler=compiler)
-
-
-def read_rows(path: Path) -> dict[tuple[str, str, str], Row]:
-    """The rows of a file, by what tells them apart."""
-    rows = {}
-    for fields in kept_rows(path):
-        plans = {name: Plan(**plan) for name, plan in fields.pop("plans").items()}
-        row = Row(**fields, plans=plans)
-        rows[row.key] = row
-    return rows
-
-
-_HEADER: Final = ("model", "machine", "share", "limit GiB", "with levers ms", "peak GiB", "levers")
-
-
-def frontier_table(rows: Sequence[Row]) -> str:
-    """Predicted steps."""
-    lines = []
-    for row in rows:
-        ours = row.plans.get(WITH_LEVERS)
-        cells = [row.model, row.machine, row.share, f"{row.limit_bytes / 2**30:.2f}"]
-        cells += ["-"] * 3 if ours is None else _cells(ours)
-        others = (row.plans.get(policy) for policy in POLICIES)
-        cells += [milliseconds(plan and plan.seconds) for plan in others]
-        lines.append(cells)
-    return markdown([*_HEADER, *(f"{policy} ms" for policy in POLICIES)], lines)
-
-
-def _cells(plan: Plan) -> list[str]:
-    return [
-        milliseconds(plan.seconds),
-        f"{plan.peak_bytes / 2**30:.2f}",
-        levers_words(automap.Plan.from_json(plan.plan).levers),
-    ]
-
-
-def compiled_table(rows: Sequence[Row]) -> str:
-    """Steps by the compiler's schedule beside the predicted ones."""
-    header = ["model", "machine", "share", "plan", "step ms", "compiled ms", "peak GiB"]
-    lines = []
-    for row in rows:
-        for name, plan in row.plans.items():
-            compiled = plan.compiled_bytes
-            lines.append(
-                [
-                    *row.key,
-                    name,
-                    milliseconds(plan.seconds),
-                    milliseconds(plan.compiled_seconds),
-                    f"{plan.peak_bytes / 2**30:.2f}",
-                    "-" if compiled is None else f"{compiled / 2**30:.2f}",
-                ]
-            )
-    return markdown([*header, "compiled GiB"], lines)
 
 
 @click.command(help=(__doc__ or "").splitlines()[0])

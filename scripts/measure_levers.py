@@ -28,7 +28,7 @@ from automap.backends import backend_for
 from automap.planner.rebuild import planned_workload, reprice_plan
 from automap.topology import get_topology
 from scripts.compare_measured import MACHINES
-from scripts.lever_frontier import WITH_LEVERS, read_rows
+from scripts.frontier_rows import WITH_LEVERS, read_rows
 from scripts.lever_models import MODELS, POLICIES, levers_words, milliseconds
 from scripts.measure_steps import CASE_SECONDS, Measured, in_process, measured_step
 from scripts.tables import keep_row, kept_rows, made_by, markdown, replace_table

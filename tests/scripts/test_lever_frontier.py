@@ -4,7 +4,8 @@ from dataclasses import asdict
 
 import pytest
 
-from scripts.lever_frontier import Plan, Row, _fitting, _shared, read_rows
+from scripts.frontier_rows import Plan, Row, read_rows
+from scripts.lever_frontier import _fitting, _shared
 from scripts.tables import keep_row
 
 

@@ -5,6 +5,7 @@
 `automap.cost.kernels.factorizations`   factorizations of matrices by the library of a GPU
 `automap.cost.kernels.gathers`          gathers in loops that run beside kernels
 `automap.cost.kernels.loop_fills`       zeros that are written before loops
+`automap.cost.kernels.merged_products`  products of one operand, which XLA:GPU makes one
 `automap.cost.kernels.on_core`          sorts, top-k and sums over windows, within a GPU's cores
 `automap.cost.kernels.ragged_products`  what rows of groups take where all groups multiply all rows
 `automap.cost.kernels.rings`            products whose partial sums are scattered while they are

@@ -27,19 +27,14 @@ from automap.cost.kernels.on_core import CoreWork, OnCore, core_work
 from automap.cost.kernels.ragged_products import executed_flops, executed_shape
 from automap.cost.kernels.ring_operands import Operand, Operands
 from automap.cost.kernels.unaligned_rows import ProductRows, RowFactors, row_factors
-from automap.cost.profile.shapes import KernelShape, kernel_shape
+from automap.cost.profile.shapes import KernelShape, Larger, kernel_shape
 from automap.program.problem import Problem
 from automap.program.work import rate_dtype
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.passes import strided_tiles
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import (
-    CONTRACTIONS,
-    LOOP_ENTER,
-    LOOP_EXIT,
-    STRUCTURAL,
-)
+from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER, LOOP_EXIT, STRUCTURAL
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -185,10 +180,7 @@ def kernel_table(
         op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
         # Of products only, whose sums may be scattered.
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
-        shape = kernel_shape(problem.graph, op, rule, rate_dtype(problem.graph, op, rule))
-        shape = executed_shape(shape, op, rule, backend)
-        if shape.kind and kernel.op in larger:
-            shape = replace(shape, merged_in=larger[kernel.op])
+        shape = _shape(problem.graph, op, rule, backend, larger.get(kernel.op))
         if id(rule) not in sides:
             sides[id(rule)] = _sides(op, rule, shape)
         kernel_class = _kernel_class(problem, op, kernel, backend)
@@ -229,6 +221,15 @@ def kernel_table(
         counts[row] += op.trip_count
         row_of_kernel.append(row)
     return _columns(list(index), counts, backend), row_of_kernel
+
+
+def _shape(
+    graph: Graph, op: Op, rule: Rule, backend: Backend, larger: Larger | None
+) -> KernelShape:
+    """A whole kernel as it is executed, part of a `larger` product."""
+    shape = kernel_shape(graph, op, rule, rate_dtype(graph, op, rule))
+    shape = executed_shape(shape, op, rule, backend)
+    return replace(shape, merged_in=larger) if shape.kind else shape
 
 
 def _sums_by_blocks(

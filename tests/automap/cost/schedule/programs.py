@@ -4,9 +4,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from automap.cost.collectives import CollectiveCost
+from automap.cost.collectives.algorithms import Line
+from automap.cost.evaluate import Evaluator
 from automap.cost.schedule.merging import LoopSums
 from automap.cost.schedule.order import KERNEL, LATE, SPARE
+from automap.cost.schedule.placing import Messages
 from automap.cost.schedule.work import Work
+from automap.cost.tables import build_tables
+from automap.space.presets import PRESETS
+from automap.space.space import Space
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 
 
 @dataclass
@@ -119,3 +128,26 @@ class Program:
 
 def kernels(*seconds):
     return [(KERNEL, s) for s in seconds]
+
+
+def priced_on_gpus(problem, preset):
+    """The order of a step's kernels, and their price under a preset on eight GPUs."""
+    evaluator = Evaluator(build_tables(problem, "cuda"), problem.n_classes, get_topology("8xh100"))
+    space = Space(problem)
+    (point,) = PRESETS[preset].points(space, Mesh(("data",), (8,)))
+    return evaluator.tables.order, evaluator.price_point(space.split_classes(point))
+
+
+def sent_messages(parts):
+    """Messages of such parts, whose every byte takes a second, and copies of it a thousand."""
+    n = len(parts)
+    cost = CollectiveCost(lines=(Line(alpha_seconds=0.0, beta_seconds_per_byte=1.0),))
+    return Messages(
+        parts,
+        rows=np.full(n, -1),
+        trip_bytes=np.ones(n),
+        trips=np.ones(n),
+        cost=np.zeros(n, np.int64),
+        costs=[cost],
+        copy_seconds=lambda n_bytes: 1e3 * n_bytes,
+    )

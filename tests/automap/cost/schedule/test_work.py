@@ -9,22 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from automap.cost.collectives import CollectiveCost
-from automap.cost.collectives.algorithms import Line
-from automap.cost.evaluate import Evaluator
 from automap.cost.schedule.merging import SentSums, loop_sums, together
 from automap.cost.schedule.order import ENTER, EXIT, KERNEL, SPARE
-from automap.cost.schedule.placing import Messages
 from automap.cost.schedule.work import copied_order, device_work, step_work
 from automap.cost.tables import build_tables
-from automap.cost.traffic.flows import ALL_REDUCE, REDUCE_SCATTER
 from automap.program.trace import trace_step
-from automap.space.presets import PRESETS
-from automap.space.space import Space
-from automap.topology import get_topology
-from automap.topology.mesh import Mesh
 from hlo_tools.analyses.phases import Phase
 from models import gpt
+from tests.automap.cost.schedule.programs import priced_on_gpus, sent_messages
 
 
 def _gradients_in_loop(order, graph, in_loop):
@@ -36,33 +28,10 @@ def _gradients_in_loop(order, graph, in_loop):
     return dict(zip(in_loop.tolist(), shared, strict=True))
 
 
-def _priced(problem, preset):
-    """The order of a step's kernels, and their price under a preset on eight GPUs."""
-    evaluator = Evaluator(build_tables(problem, "cuda"), problem.n_classes, get_topology("8xh100"))
-    space = Space(problem)
-    (point,) = PRESETS[preset].points(space, Mesh(("data",), (8,)))
-    return evaluator.tables.order, evaluator.price_point(space.split_classes(point))
-
-
-def _messages(parts):
-    """Messages of such parts, whose every byte takes a second, and copies of it a thousand."""
-    n = len(parts)
-    cost = CollectiveCost(lines=(Line(alpha_seconds=0.0, beta_seconds_per_byte=1.0),))
-    return Messages(
-        parts,
-        rows=np.full(n, -1),
-        trip_bytes=np.ones(n),
-        trips=np.ones(n),
-        cost=np.zeros(n, np.int64),
-        costs=[cost],
-        copy_seconds=lambda n_bytes: 1e3 * n_bytes,
-    )
-
-
 def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after():
     step, args = gpt.gpt(replace(gpt.TINY, depth=4, layers="scanned"), batch=16, seq=16).target
     problem = trace_step(step, args, platform="cuda").problem
-    order, priced = _priced(problem, "data-parallel")
+    order, priced = priced_on_gpus(problem, "data-parallel")
     collectives = priced.collectives
     seconds = np.where(order.row >= 0, priced.kernel_seconds[order.row], 0.0) * order.trips
     # A message each, so that every sum stays where it is ready.
@@ -72,7 +41,7 @@ def test_in_a_loop_products_come_before_their_sums_and_what_stacks_these_after()
         seconds,
         collectives,
         priced.collective_seconds * collectives.count,
-        messages=_messages(np.ones(len(collectives.kind))),
+        messages=sent_messages(np.ones(len(collectives.kind))),
     )
     opcodes = np.array([problem.graph.ops[op].opcode for op in order.op])
     sums = work.sums
@@ -200,7 +169,7 @@ def test_what_the_update_gathers_of_what_was_made_is_behind_the_passes():
 
     args = tuple(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((256, 256), (4096, 256)))
     problem = trace_step(step, args, platform="cuda").problem
-    order, priced = _priced(problem, "zero-3")
+    order, priced = priced_on_gpus(problem, "zero-3")
     collectives = priced.collectives
     gathered = (priced.collective_seconds * collectives.count)[collectives.on_operand].sum()
     assert gathered > 0
@@ -262,7 +231,7 @@ def test_sums_of_one_message_are_added_and_the_second_stage_of_one_waits_for_the
 def test_the_work_of_copies_is_that_of_each_program():
     step, args = gpt.gpt(replace(gpt.TINY, depth=4, layers="scanned"), batch=16, seq=16).target
     problem = trace_step(step, args, platform="cuda").problem
-    alone = [_priced(problem, preset) for preset in ("zero-3", "data-parallel", "megatron")]
+    alone = [priced_on_gpus(problem, preset) for preset in ("zero-3", "data-parallel", "megatron")]
     order, n_rows = alone[0][0], len(alone[0][1].kernel_seconds)
     n_edges = [len(places.first) - 1 for places in (order.results, order.operands)]
     each = [priced.collectives for _, priced in alone]
@@ -286,7 +255,7 @@ def test_the_work_of_copies_is_that_of_each_program():
         kernel_seconds,
         joint,
         seconds,
-        _messages(parts),
+        sent_messages(parts),
     )
     for work, (_, priced) in zip(joint_work.apart(3), alone, strict=True):
         n = len(priced.collective_seconds)
@@ -295,7 +264,7 @@ def test_the_work_of_copies_is_that_of_each_program():
             priced.kernel_seconds,
             priced.collectives,
             priced.collective_seconds,
-            _messages(parts[:n]),
+            sent_messages(parts[:n]),
         )
         most.append(own.sums.parts.max(initial=0))
         apart.append(np.array(own_taken))
@@ -344,71 +313,3 @@ def test_what_goes_together_is_where_the_first_or_the_last_of_a_message_is(rows,
             first[members] = members[0]
     assert message.tolist() == first.tolist()
     assert got.tolist() == expected.tolist()
-
-
-rows_of_messages = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(1, 100), st.sampled_from([0.25, 0.5, 1.0])),
-    min_size=1,
-    max_size=8,
-)
-
-
-@given(rows_of_messages)
-def test_a_message_takes_what_all_of_its_bytes_take(rows):
-    """Two trips of one message each: 3 seconds and 5 a byte; a kernel that copies takes a second
-    and 7 a byte, and reads and writes each.
-    """
-    message, n_bytes, share = (np.array(column, float) for column in zip(*rows))
-    n = len(rows)
-    cost = CollectiveCost(lines=(Line(alpha_seconds=3.0, beta_seconds_per_byte=5.0),))
-    messages = _messages(np.ones(n))._replace(
-        trip_bytes=n_bytes,
-        trips=np.full(n, 2.0),
-        costs=[cost],
-        copy_seconds=lambda n_bytes: 1.0 + 7.0 * n_bytes,
-    )
-    entry = np.arange(n)
-    packed = messages.packed_seconds(message, entry, share)
-    joining, slicing = messages.joined_seconds(message, entry, share)
-    for each in np.unique(message):
-        here = message == each
-        sent = (n_bytes * share)[here]
-        assert packed[here].sum() == pytest.approx(2 * (3.0 + 5.0 * sent.sum()))
-        assert packed[here] / packed[here].sum() == pytest.approx(sent / sent.sum())
-        # What goes alone is its own array already.
-        is_joined = here.sum() > 1
-        assert joining[here].sum() == pytest.approx(is_joined * 2 * (1.0 + 14.0 * sent.sum()))
-        assert slicing[here] == pytest.approx(is_joined * 2 * (1.0 + 14.0 * sent))
-
-
-def test_sums_of_one_message_are_copied_into_one_array_and_out_of_it():
-    """Under data parallelism all gradients of a layer go together; under ZeRO-3 they are scattered,
-    and stay as they are.
-    """
-    step, args = gpt.gpt(replace(gpt.TINY, depth=4, layers="scanned"), batch=16, seq=16).target
-    problem = trace_step(step, args, platform="cuda").problem
-    order, priced = _priced(problem, "data-parallel")
-    collectives = priced.collectives
-    seconds = priced.collective_seconds * collectives.count
-    is_summed = (collectives.kind == ALL_REDUCE) & collectives.combinable
-    arrays = [
-        number
-        for edge in collectives.edge[is_summed].tolist()
-        for number in range(*order.results.first[edge : edge + 2])
-    ]
-    in_loop = [n for n in arrays if order.loop[order.results.ready[n]] >= 0]
-    assert len(in_loop) > 10
-    messages = _messages(np.full(len(seconds), 1 / 64))
-    # A second for each kernel: one that joins, and one for each array, in a loop or outside.
-    messages = messages._replace(copy_seconds=np.ones_like)
-    slots = np.zeros(len(order.kind))
-    work, taken = device_work(order, slots, slots, collectives, seconds, messages)
-    assert work.sums.slices.tolist() == [len(in_loop)]
-    assert taken.joined.sum() == pytest.approx(len(arrays) + 2)
-    order, priced = _priced(problem, "zero-3")
-    collectives = priced.collectives
-    is_scattered = (collectives.kind != ALL_REDUCE) | ~collectives.combinable
-    seconds = np.where(is_scattered, priced.collective_seconds * collectives.count, 0.0)
-    messages = _messages(np.full(len(seconds), 1 / 64))._replace(copy_seconds=np.ones_like)
-    work, taken = device_work(order, slots, slots, collectives, seconds, messages)
-    assert (collectives.kind == REDUCE_SCATTER).any() and taken.joined.sum() == 0
