@@ -5,6 +5,8 @@ compute     sum over kernels of their seconds, by a roofline, or measured ones
             -> in: `automap.cost.kernels.roofline`
             where a step's memory is new to it, also its first touch: bytes that are no input's, at
             the peak                                            -> in: `Evaluator.fresh_seconds`
+            and of the kernels that copy what goes as one message
+            -> in: `automap.cost.schedule.placing`
 collective  sum over collectives of their seconds (`automap.cost.collectives`); compilers merge the
             collectives of gradients and parameters into messages of the backend's `combine_bytes`,
             but not those of a loop's trips                     -> in: `automap.cost.messages`

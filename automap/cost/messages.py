@@ -1,6 +1,7 @@
 """Seconds of a plan's collectives, and what they are of the messages that compilers make of them.
 
 A tensor that is merged with others is a fraction of a message: it pays that part of the latency.
+What a message takes that is known whole                -> in: `automap.cost.schedule.placing`
 One of at least `combine_bytes` is a message by itself, never several
                                                                -> in: `CollectivePrices.parts`
 """
