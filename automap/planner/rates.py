@@ -86,7 +86,8 @@ def program_losses(evaluator: Evaluator, priced: Priced) -> LostRecord:
     kernels, count = tables.kernels, tables.kernels.count
     peak = evaluator.topology.device.peak_flops_per_s(tables.program.problem.model_work.dtype)
     is_product = np.array([dtype != "" for dtype in kernels.dtype], bool)
-    once = kernels.flops * count * (1.0 - _repeated_share(tables))
+    repeated = _repeated_share(tables)
+    once = kernels.flops * count * (1.0 - repeated)
     at_peak = np.where(is_product, once, 0.0) / (evaluator.topology.device_count * peak)
     # First what no loss is: a part of a larger product takes less than its own launch would.
     whole = priced.kernel_seconds * count
@@ -95,7 +96,7 @@ def program_losses(evaluator: Evaluator, priced: Priced) -> LostRecord:
     for part in (
         evaluator.roofline.launch_seconds(priced.sharding) * count,
         evaluator.roofline.padding_seconds(priced.sharding) * count,
-        _repeated_share(tables) * whole,
+        repeated * whole,
     ):
         # Measured seconds may be less than a part of the roofline's.
         taken.append(np.minimum(part, left))

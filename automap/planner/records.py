@@ -40,6 +40,7 @@ from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.program.trace import Leaf, Workload
 from automap.search import Candidate, SearchContext
 from automap.simulate.recorded import recorded_program
+from automap.space.leaves import parameter_sides
 from automap.space.pins import Pin
 from automap.space.point import SplitClasses
 from automap.space.point_record import record_point
@@ -92,12 +93,9 @@ def make_sharded_graph(space: Space, tables: Tables, split_classes: SplitClasses
     sharding = shardings(tables, space.problem.n_classes, split_classes)
     # Along a dimension the gradient has a storage class of its own: a leaf at level OPTIMIZER turns
     # on that one only.
-    parameter_side = {
-        gradient_class: parameter_class
-        for leaf in space.leaves
-        for gradient_class, parameter_class in zip(leaf.optimizer_side, leaf.parameter_side)
-    }
-    return ShardedGraph(space.problem, tables, split_classes, sharding, parameter_side)
+    return ShardedGraph(
+        space.problem, tables, split_classes, sharding, parameter_sides(space.leaves)
+    )
 
 
 def step_constraints(

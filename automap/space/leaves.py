@@ -10,7 +10,7 @@ the axes that its level names and that do not split it anyway, each on the dimen
 remembered                                                             -> in: `StoredLeaves`
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 import math
 from typing import NamedTuple
@@ -95,6 +95,15 @@ def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
             )
         )
     return tuple(sorted(result, key=lambda leaf: (-leaf.n_bytes * len(leaf.inputs), leaf.inputs)))
+
+
+def parameter_sides(leaves: Iterable[LeafClass]) -> dict[int, int]:
+    """The storage class of the parameter's dimension by that of its gradient's."""
+    return {
+        gradient: parameter
+        for leaf in leaves
+        for gradient, parameter in zip(leaf.optimizer_side, leaf.parameter_side, strict=True)
+    }
 
 
 def _optimizer_side(

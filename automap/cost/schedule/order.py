@@ -101,7 +101,7 @@ def program_order(
     position = _summed_beside(problem, kernels, _merged(problem, position))
     kinds = [_kind(problem, graph.ops[k.op], k.op) for k in kernels]
     at_kernel = [int(position[k.op]) for k in kernels]
-    # What is one kernel with others waits for none if one of them does not.
+    # Ops that are one kernel are waited for if one of them is.
     in_line = {place for place, kind in zip(at_kernel, kinds, strict=True) if kind == KERNEL}
     slots = [
         (place, KERNEL if place in in_line else kind, row, graph.ops[k.op].trip_count, k.op)

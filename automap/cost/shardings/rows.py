@@ -37,7 +37,7 @@ from automap.cost.shardings.imposed import (
     value_places,
 )
 from automap.program.problem import Problem
-from automap.space.leaves import leaf_classes
+from automap.space.leaves import leaf_classes, parameter_sides
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,10 @@ def build_rows(problem: Problem, *, narrows: bool) -> Rows:
 
 def _gradient_rows(problem: Problem, value_rows: np.ndarray) -> GradientRows:
     parameter_side = np.arange(problem.n_classes + 1)
-    for leaf in leaf_classes(problem):
-        for gradient, parameter in zip(leaf.optimizer_side, leaf.parameter_side, strict=True):
-            # Others are no classes: a dimension that nothing splits.
-            if gradient < problem.n_classes:
-                parameter_side[gradient] = parameter
+    for gradient, parameter in parameter_sides(leaf_classes(problem)).items():
+        # Others are no classes: a dimension that nothing splits.
+        if gradient < problem.n_classes:
+            parameter_side[gradient] = parameter
     stored = value_rows[:, :, 1]
     parameter = parameter_side[stored]
     row = np.flatnonzero((parameter != stored).any(axis=1))

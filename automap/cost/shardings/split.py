@@ -33,7 +33,7 @@ class Shardings:
     axes] and `factor_of_axis` [op rows, axes], and the number of parts.
 
     `sizes` are those of the mesh axes. `is_late_axis` [value rows, axes]: whether an axis splits a
-    gradient that splits neither its computation nor its parameter.
+    gradient or its optimizer's state alone, as ZeRO-1 does, and not the parameter.
     """
 
     sizes: tuple[int, ...]

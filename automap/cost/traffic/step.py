@@ -20,7 +20,8 @@ Matmuls, reduces and scatters make one all-reduce for each dimension that is sum
 of several arrays at once, as argmax, gathers all partials. Where any axis needs an all-reduce,
 nothing is scattered by a `reduce`, a convolution that is written out, nor where some axis is idle
 or splits d already                                                         -> in: `_result_traffic`
-nor by a `reduce` along axes that stand in another order than the mesh's  -> in: `_are_out_of_order`
+A `reduce` scatters nothing either along axes of d in another order than on the rows that it sums up
+                                                                          -> in: `_are_out_of_order`
 
 Each dimension of a tensor is gathered by a collective of its own.
 
@@ -274,12 +275,14 @@ def _are_taken_apart(edges: Edges, demands: _Demands, sizes: np.ndarray) -> np.n
 
 
 def _are_out_of_order(edges: Edges, sharding: Shardings, demands: _Demands) -> np.ndarray:
-    """Which sums over rows are scattered along axes that do not stand in the mesh's own order,
+    """Which sums over rows are scattered along axes in another order than they have on the rows,
     [edges].
 
-    Devices of such a sum are in the order of the mesh, and XLA makes a reduce-scatter only where
-    parts are, too (reduce_scatter_creator.cc). On a dimension axes that split the parameter are
-    major to those that split its gradient alone (`automap.planner.sharded_graph`).
+    The devices of such a sum are in the order of the axes on the rows, and XLA makes a
+    reduce-scatter only where the parts of the result are in that order, too
+    (reduce_scatter_creator.cc). Rows are taken to be in the order of the mesh. On a result axes
+    that split the parameter are major to those that split its gradient alone; all others follow the
+    rows (`automap.planner.sharded_graph`).
     """
     is_several = demands.to_scatter & demands.to_scatter - 1 != 0
     rows = np.flatnonzero(is_several & (edges.sums_at_once == AtOnce.UNLESS_SLICED))

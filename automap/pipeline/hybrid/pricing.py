@@ -39,6 +39,7 @@ from automap.pipeline.hybrid.membership import ItemShares, item_shares
 from automap.pipeline.profile.profile import Profile
 from automap.pipeline.profile.traffic import Uses
 from automap.pipeline.transfers import Layout
+from automap.space.leaves import parameter_sides
 from automap.space.point import Point, SplitClasses
 from automap.space.space import Space
 from automap.topology.mesh import Mesh
@@ -358,11 +359,10 @@ class Pricer:
         """
         n_numbers = int(self.tables.value_rows.max()) + 1
         result = np.full(n_numbers, -1)
-        for leaf in self.space.leaves:
-            for gradient, parameter in zip(leaf.optimizer_side, leaf.parameter_side):
-                # Others are no classes: a dimension that nothing splits.
-                if gradient < self.space.problem.n_classes:
-                    result[gradient] = parameter
+        for gradient, parameter in parameter_sides(self.space.leaves).items():
+            # Others are no classes: a dimension that nothing splits.
+            if gradient < self.space.problem.n_classes:
+                result[gradient] = parameter
         return result
 
     @cached_property

@@ -134,7 +134,7 @@ def cell_costs(
         )
     )
     collectives, kernel_seconds = priced.collectives, priced.kernel_seconds * tables.kernels.count
-    seconds = (priced.collective_seconds + priced.joined_seconds) * collectives.count
+    seconds = priced.collective_seconds * collectives.count
     operand_seconds, result_seconds = (
         np.bincount(collectives.edge[here], seconds[here], len(edges.count))
         for here, edges in (
