@@ -72,7 +72,7 @@ def predicted_seconds(outcome: Outcome) -> Seconds:
     program = context.evaluator.tables.program
     seconds: dict[str, float] = defaultdict(float)
     for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True):
-        op = program.problem.graph.ops[kernel.op]
+        op = kernel.work(program.problem.graph)
         seconds[kind_of([op.opcode])] += float(priced.kernel_seconds[row]) * op.trip_count
     # What is summed is copied into one array with others, and out of it.
     joined = float(priced.joined_seconds @ priced.collectives.count)

@@ -6,6 +6,7 @@ a platform, `fitted` reads its data files, `protocols` says how its library send
 `automap.backends.arrays`    how arrays lie in memory, and what operations need besides
 `automap.backends.believed`  what a compiler's scheduler takes collectives to last
 `automap.backends.effects`   the protocol of what is added by how arrays lie in memory
+`automap.backends.transposes`  how much longer a copy to another order takes
 """
 
 from automap.backends.base import Backend, CompiledCollectives, ScatteredSums

@@ -49,6 +49,19 @@ class Scratch:
     order: DimOrder = DimOrder.COMPACT
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaid:
+    """A value that is copied to another order of dimensions, by a kernel that stands with the
+    operation `op`, and takes `times` as long as it takes to read and to write the bytes. There is
+    none where one of the value's `long_dims` has a single element on a device.
+    """
+
+    op: int
+    value: int
+    times: float = 1.0
+    long_dims: frozenset[int] = frozenset()
+
+
 @dataclass(frozen=True, slots=True)
 class ArrayOrders:
     """Of each value of a program, [values]: its order, and the dimensions that cannot be minor."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from automap.backends.arrays import Arrays, Scratch, no_scratch
+from automap.backends.arrays import Arrays, Relaid, Scratch, no_scratch
 from automap.backends.believed import BelievedSeconds
 from automap.backends.effects import CollectiveEffect, Effect
 from automap.backends.fitted import (
@@ -130,8 +130,7 @@ class Backend:
     layout              whether arrays and the matrix unit's operands are padded to tiles
     arrays              how arrays lie in memory; None where they lie without gaps
     scratch             what operations need besides (`automap.backends.arrays`)
-    relaid_stacks       stacks that are copied to another order of dimensions before a loop reads
-                        them: (op that enters the loop, value)
+    relaid              what is copied to another order of dimensions
     unpriced            operations that are known to take longer than is predicted, with what
                         to say of each: (op, sentence)
     believed            what its scheduler takes collectives to be, where that is not what they take
@@ -186,7 +185,7 @@ class Backend:
     collective_effects: tuple[CollectiveEffect, ...] = ()
     arrays: Arrays | None = None
     scratch: Callable[[Graph], Sequence[Scratch]] = no_scratch
-    relaid_stacks: Callable[[Graph], Iterable[tuple[int, int]]] = lambda graph: ()
+    relaid: Callable[[Graph], Iterable[Relaid]] = lambda graph: ()
     unpriced: Callable[[Graph], Iterable[tuple[int, str]]] = lambda graph: ()
     believed: Callable[[Device], BelievedSeconds | None] = lambda device: None
     views: frozenset[str] = frozenset()

@@ -13,7 +13,7 @@ hundred rows, and a plan is a few numpy calls.
 Of another batch without tracing again                                  -> in: `with_batch`
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 import math
@@ -34,6 +34,7 @@ from automap.cost.hosted import with_hosted
 from automap.cost.kernels.gathers import HiddenGathers, hidden_gathers
 from automap.cost.kernels.loop_fills import written_fills
 from automap.cost.kernels.ragged_products import with_all_groups
+from automap.cost.kernels.relaid_copies import with_copies
 from automap.cost.kernels.table import KernelTable, kernel_table
 from automap.cost.memory import BufferTable, buffer_table
 from automap.cost.schedule.order import Order, program_order
@@ -44,14 +45,13 @@ from automap.cost.traffic import Collectives, collectives
 from automap.cost.traffic.turned import with_turned
 from automap.program.problem import Problem
 from automap.topology.model import Platform
-from hlo_tools.analyses.accesses import Access, Kernel
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.host_memory import HostMemory, host_memory, loads_of_loops
 from hlo_tools.analyses.kernels import kernels, kernels_apart
 from hlo_tools.analyses.liveness import Buffers, Places, buffers, op_positions
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.widths import narrow_values, stored_bytes
 from hlo_tools.graph import Graph
-from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, SCATTER
 
 
 @dataclass(frozen=True)
@@ -189,30 +189,6 @@ def _bytes_on_device(graph: Graph, narrow: Sequence[bool], host: HostMemory) -> 
     ]
 
 
-def _with_copies(
-    graph: Graph,
-    kernels: list[Kernel],
-    copied: Iterable[tuple[int, int]],
-    n_bytes: Sequence[int],
-) -> list[Kernel]:
-    """The kernels with those that copy an operand whole before its op, (op, operand): to the place
-    of the result that has the same number.
-    """
-    copies = []
-    for index, value in copied:
-        op = graph.ops[index]
-        made = op.outputs[op.inputs.index(value)]
-        copies.append(
-            Kernel(
-                op=index,
-                reads=(Access(value, n_bytes[value]),),
-                writes=(Access(made, n_bytes[made]),),
-            )
-        )
-    # In program order, as `kernels` are; equal places keep theirs.
-    return sorted([*kernels, *copies], key=lambda kernel: kernel.op) if copies else kernels
-
-
 def with_batch(tables: Tables, n_classes: int, batches: Sequence[int], times: float) -> Tables:
     """The tables as if the batch, of the classes `batches`, had `times` as many examples.
 
@@ -303,18 +279,7 @@ def _kernels(
         plain = kernels_apart(graph, fuser, n_bytes, is_later, left)
     filled = written_fills(graph, plain, problem.phases, backend.loop_zeros)
     filled = [*with_all_groups(graph, filled, backend)]
-    # Stacks are copied to another order before the loops that read them.
-    copied = (*backend.relaid_stacks(graph), *_kept_inputs(problem))
-    return _with_copies(graph, filled, copied, n_bytes)
-
-
-def _kept_inputs(problem: Problem) -> Iterator[tuple[int, int]]:
-    """(op, input): an op that changes a part of an input in place, which the caller keeps."""
-    graph, donated = problem.graph, set(problem.donated.values())
-    kept = {value for number, value in enumerate(graph.inputs) if number not in donated}
-    for index, op in enumerate(graph.ops):
-        if op.opcode in (SCATTER, DYNAMIC_UPDATE_SLICE):
-            yield from ((index, v) for v in op.inputs[: len(op.outputs)] if v in kept)
+    return with_copies(problem, filled, backend, n_bytes)
 
 
 def _stored(

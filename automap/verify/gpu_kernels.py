@@ -19,12 +19,9 @@ kernels, and no kernel is done faster than the catalogue says of the device
 Three kinds of kernels are no slower than the lines of memory that they ask for, whatever XLA says:
 
 A transpose. XLA takes each access to fetch a line for one number of it. But the others of a line
-are what other threads want: where a dimension of s numbers becomes the innermost one, or was it,
-the smaller one of both, a line is asked for s times at most. It comes from memory once, and from
-the cache afterwards, `_CACHE_SPEEDUP` times as fast (XLA's `kL2CacheSpeedup`; that a stride of s
-wastes no more is in NVIDIA's CUDA C++ Best Practices Guide, "Strided accesses")
-                                                              -> in: `_slowest_transpose_seconds`
-    w <= bytes / bandwidth * (1 + (s - 1) / speedup)
+are what other threads want (`automap.backends.transposes`)   -> in: `_slowest_transpose_seconds`
+
+    w <= bytes / bandwidth * times
 
 A sum over rows. XLA takes what all threads of a warp read together, as a row's statistic, to be
 bytes of each. But a warp asks for it once: operands and results, and no more, go through the blocks
@@ -56,6 +53,7 @@ from typing import Final
 import numpy as np
 
 from automap.backends import Backend, ColumnNumbers
+from automap.backends.transposes import strided_times
 from automap.cost.kernels.additions import LocalAdditions, is_addition, least_seconds
 from automap.topology.model import Device
 from automap.verify.gpu_calls import (
@@ -74,7 +72,6 @@ from hlo_tools.opcodes import CUSTOM_CALL, FFT, NO_TIME, SLICES
 
 
 MEASURED: Final = "measured product"
-_CACHE_SPEEDUP: Final = 2.5
 # The kind of a kernel of tiles that is no product.
 _TILED: Final = "__triton"
 _UNSAID: Final = frozenset({"copy", CUSTOM_CALL, FFT})
@@ -209,7 +206,7 @@ def _slowest_transpose_seconds(
     if not asked:
         return inf
     once = moved_bytes / _streamed_bytes_per_s(device)
-    return once * (1 + (max(asked) - 1) / _CACHE_SPEEDUP)
+    return once * strided_times(max(asked))
 
 
 def _times_asked(computation: Computation) -> Iterable[int]:

@@ -22,6 +22,7 @@
                                   decision forces together
 `hlo_tools.analyses.host_memory`  what is in the host's memory, and what brings it there and back
 `hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves
+`hlo_tools.analyses.orders`       in which order XLA:GPU lays dimensions of arrays
 `hlo_tools.analyses.passes`       what kernels that are fused read once, and which hold rows whole
 `hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward
                                   pass, which the update

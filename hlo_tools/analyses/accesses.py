@@ -10,7 +10,7 @@ of two bytes for their loss, is written for the look-up alone: others cast what 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hlo_tools.analyses.fuser import Fuser
@@ -41,13 +41,21 @@ class Kernel:
     """One op that runs by itself: stored values read and written.
 
     `joins` is whether it is one kernel with others before it, of which it has some of what it
-    reads at hand.
+    reads at hand. With `copied` it does not do what the op does, but copies an operand before:
+    these are dimensions of it of which none may have a single element, else there is no copy.
     """
 
     op: int
     reads: tuple[Access, ...]
     writes: tuple[Access, ...]
     joins: bool = False
+    copied: frozenset[int] | None = None
+
+    def work(self, graph: Graph) -> Op:
+        """What it does: its op, or the copy of an operand."""
+        op, read = graph.ops[self.op], tuple(access.value for access in self.reads)
+        copy = replace(op, opcode="copy", inputs=read, outputs=read)
+        return op if self.copied is None else copy
 
 
 Parts: TypeAlias = dict[tuple[int, int], int]

@@ -12,7 +12,9 @@ kernel, in the next *pass*. With D(k) the kernels of the run that k reads a resu
 Rows that a block of threads holds whole are the exception, as a softmax and a normalization have
 them from Triton: a reduction along them ends no pass for what goes on with them. A kernel of tiles
 stands by itself: it writes one array of that size, and shares nothing with sums over other
-dimensions or with elementwise kernels beside it, which wait for its sums like for any other.
+dimensions or with elementwise kernels beside it, which wait for its sums like for any other. Rows
+are those of the array as it lies (`hlo_tools.analyses.orders`): scores of grouped attention, which
+their product writes with queries as the innermost dimension, have none along the keys.
 
 XLA:GPU begins a kernel of tiles where it sees a *diamond*, and takes in more of what works on its
 rows:
@@ -45,6 +47,7 @@ from typing import Final, TypeAlias
 
 from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.fuser import Fuser
+from hlo_tools.analyses.orders import Order, known_orders
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     BROADCAST,
@@ -58,7 +61,7 @@ from hlo_tools.opcodes import (
 
 
 # Numbers of a block's rows from which a tile of strided rows is slow: what XLA gives eight warps.
-_LARGE_TILE: Final = 16384
+LARGE_TILE: Final = 16384
 _ON_THE_WAY: Final = ELEMENTWISE | {BROADCAST, RESHAPE, TRANSPOSE}
 
 PassGroup: TypeAlias = tuple[int, bool]
@@ -93,14 +96,15 @@ def pass_groups(
 def _runs(
     graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]
 ) -> Iterator[tuple[list[Kernel], "_Passes"]]:
-    remade = frozenset[int]()
+    remade, has_tiles = frozenset[int](), fuser.sums == "end a pass but in tiles"
+    orders = known_orders(graph).by_value if has_tiles else {}
     arrays = (k for k in kernels if graph.ops[k.op].opcode not in REDUCTIONS)
     makers = Counter(access.value for kernel in arrays for access in kernel.reads)
     for run in fused_runs(graph, kernels):
-        if fuser.sums != "end a pass but in tiles":
+        if not has_tiles:
             yield run, _Passes(graph, frozenset(), remade, makers)
             continue
-        tiled = tiled_reductions(graph, run, remade)
+        tiled = tiled_reductions(graph, run, remade, orders)
         yield run, _Passes(graph, tiled, remade, makers)
         remade |= _remade(graph, tiled)
 
@@ -179,12 +183,12 @@ def fused_runs(graph: Graph, kernels: Sequence[Kernel]) -> Iterator[list[Kernel]
 
 
 def tiled_reductions(
-    graph: Graph, run: Sequence[Kernel], remade: Collection[int]
+    graph: Graph, run: Sequence[Kernel], remade: Collection[int], orders: Mapping[int, Order]
 ) -> frozenset[int]:
     """The ops of a run that reduce rows which a block holds; `remade` are sums that tiles make
-    again.
+    again, `orders` those of dimensions in memory that are not the program's.
     """
-    rows = [kernel for kernel in run if _sums_rows(graph, graph.ops[kernel.op])]
+    rows = [kernel for kernel in run if _sums_rows(graph, graph.ops[kernel.op], orders)]
     tiled = {
         kernel.op
         for kernel in rows
@@ -199,27 +203,32 @@ def tiled_reductions(
     return frozenset(tiled)
 
 
-def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> frozenset[int]:
-    """The ops whose kernels hold the same row of several matrices."""
-    strided: set[int] = set()
-    remade = frozenset[int]()
-    masked = set[int]()  # values of tiles with such an array
+def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> Mapping[int, tuple[int, ...]]:
+    """The ops whose kernels hold the same row of several matrices, and the dimensions that a
+    block's rows stand for, counted from the innermost.
+    """
+    strided: dict[int, tuple[int, ...]] = {}
+    remade, orders = frozenset[int](), known_orders(graph).by_value
+    masked: dict[int, tuple[int, ...]] = {}  # values of tiles with such an array
     for run in fused_runs(graph, kernels):
         if graph.ops[run[0].op].opcode in OWN_KERNEL:
             continue
-        tiled = tiled_reductions(graph, run, remade)
+        tiled = tiled_reductions(graph, run, remade, orders)
         remade |= _remade(graph, tiled)
-        masked &= remade  # arrays that are written are read as they lie
+        # Arrays that are written are read as they lie.
+        masked = {value: dims for value, dims in masked.items() if value in remade}
         for kernel in run if tiled or remade else ():
             op = graph.ops[kernel.op]
-            # Other sums of what a tile makes are done by another kernel, of rows as they lie.
-            is_after = not _is_sum(graph, op) and _reads(kernel, masked)
-            if is_after or (
-                kernel.op in tiled and (_repeats_rows(graph, kernel) or _reads(kernel, masked))
-            ):
-                strided.add(kernel.op)
-                masked.update(op.outputs)
-    return frozenset(strided)
+            held = next((masked[a.value] for a in kernel.reads if a.value in masked), ())
+            if kernel.op in tiled:
+                dims = _repeated_rows(graph, kernel) or held
+            else:
+                # Other sums of what a tile makes are done by another kernel, of rows as they lie.
+                dims = () if _is_sum(graph, op) else held
+            if dims:
+                strided[kernel.op] = dims
+                masked.update(dict.fromkeys(op.outputs, dims))
+    return strided
 
 
 def _remade(graph: Graph, tiled: Collection[int]) -> frozenset[int]:
@@ -239,8 +248,10 @@ def _reads(kernel: Kernel, values: Collection[int]) -> bool:
     return any(access.value in values for access in kernel.reads)
 
 
-def _repeats_rows(graph: Graph, kernel: Kernel) -> bool:
-    """Whether a kernel needs rows of an array that repeats over matrices before."""
+def _repeated_rows(graph: Graph, kernel: Kernel) -> tuple[int, ...]:
+    """The dimensions of a block's rows, if a kernel needs rows of an array that repeats over
+    matrices before.
+    """
     stored = {access.value for access in kernel.reads}
     dims = _worked_on(graph, graph.ops[kernel.op])
     todo, seen = [*graph.ops[kernel.op].inputs], set[int]()
@@ -251,11 +262,12 @@ def _repeats_rows(graph: Graph, kernel: Kernel) -> bool:
         seen.add(value)
         op = graph.ops[graph.values[value].producer]
         if op.opcode == BROADCAST and graph.values[value].dims == dims:
-            if repeats_matrices(op.instruction.dimensions, dims):
-                return True
+            repeated = _repeated_dims(op.instruction.dimensions, dims)
+            if repeated:
+                return repeated
         elif op.opcode in _ON_THE_WAY:
             todo.extend(op.inputs)
-    return False
+    return ()
 
 
 def worked_numbers(graph: Graph, op: Op) -> int:
@@ -270,25 +282,31 @@ def _worked_on(graph: Graph, op: Op) -> tuple[int, ...]:
 
 
 def repeats_matrices(kept: Collection[int], dims: Sequence[int]) -> bool:
-    """Whether a broadcast to `dims` has the last two dimensions, and not all before them: `kept`
-    are the dimensions that it has.
+    """Whether a broadcast to `dims` has the last two dimensions, and so few before them that tiles
+    of it are slow: `kept` are the dimensions that it has.
+    """
+    repeated = _repeated_dims(kept, dims)
+    return bool(repeated) and prod(dims[d] for d in repeated) >= LARGE_TILE
+
+
+def _repeated_dims(kept: Collection[int], dims: Sequence[int]) -> tuple[int, ...]:
+    """The dimensions that a broadcast with the last two dimensions repeats over, and the last,
+    counted from the innermost; none if it repeats over none.
     """
     real = [d for d, size in enumerate(dims) if size > 1]
-    repeated = prod(dims[d] for d in real[:-2] if d not in kept)
-    return (
-        len(real) > 2
-        and {*real[-2:]} <= {*kept}
-        and repeated > 1
-        and repeated * dims[real[-1]] >= _LARGE_TILE
-    )
+    repeated = [d for d in real[:-2] if d not in kept]
+    if not repeated or not {*real[-2:]} <= {*kept}:
+        return ()
+    return tuple(d - len(dims) for d in (*repeated, real[-1]))
 
 
-def _sums_rows(graph: Graph, op: Op) -> bool:
-    """Whether an op reduces the innermost dimensions of an array, and no other."""
+def _sums_rows(graph: Graph, op: Op, orders: Mapping[int, Order]) -> bool:
+    """Whether an op reduces the innermost dimensions of an array in memory, and no other."""
     if op.opcode not in REDUCTIONS or op.is_joint_reduction:
         return False
     rank, reduced = len(graph.values[op.inputs[0]].dims), sorted(op.instruction.dimensions)
-    return 0 < len(reduced) < rank and reduced == list(range(rank - len(reduced), rank))
+    order = orders.get(op.inputs[0], range(rank))
+    return 0 < len(reduced) < rank and reduced == sorted(order[rank - len(reduced) :])
 
 
 @dataclass(frozen=True, slots=True)

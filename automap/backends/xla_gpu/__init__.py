@@ -12,7 +12,7 @@ Operations that need memory beside their operands and results            -> in: 
                    with its padding
     ragged-dot     operands whose rows belong to groups, once for each group
     loop           a stack that it reads in another order than it was written in is copied
-                                                                     -> in: `.loop_layouts`
+                                                                     -> in: `.relaid`
                    the zeros that it begins with are there since the first loop that begins with
                    zeros of this type and shape: one kernel writes them all  -> in: `_early_zeros`
 
@@ -23,13 +23,13 @@ the matrix and convolution libraries ask for besides is chosen on the device and
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from automap.backends.arrays import Scratch, item_bytes
+from automap.backends.arrays import Relaid, Scratch, item_bytes
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.believed import believed_seconds
 from automap.backends.fitted import FittedFile, core_numbers
 from automap.backends.xla_gpu.contended import contended_additions
-from automap.backends.xla_gpu.loop_layouts import relaid_scratch, relaid_stacks
 from automap.backends.xla_gpu.nccl import NCCL
+from automap.backends.xla_gpu.relaid import relaid_operands, relaid_scratch, relaid_stacks
 from automap.backends.xla_tpu import EFFECTS, LIBTPU
 from hlo_tools.analyses.flops import ragged_groups, ragged_operands
 from hlo_tools.analyses.fuser import Fuser
@@ -75,6 +75,10 @@ def _convolution(graph: Graph, index: int, op: Op) -> list[Scratch]:
     if all(w.padding_low == w.padding_high for w in op.instruction.attributes.window):
         return []
     return [Scratch(index, index, value, item_bytes(graph, value))]
+
+
+def _relaid(graph: Graph) -> list[Relaid]:
+    return [*relaid_stacks(graph), *relaid_operands(graph)]
 
 
 def _early_zeros(graph: Graph) -> Iterator[Scratch]:
@@ -180,7 +184,7 @@ XLA_GPU: Final = Backend(
     tiles=LIBTPU,
     effects=EFFECTS,
     scratch=_scratch,
-    relaid_stacks=relaid_stacks,
+    relaid=_relaid,
     unpriced=contended_additions,
     in_place=frozenset({SORT}),
 )

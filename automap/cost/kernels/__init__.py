@@ -8,6 +8,7 @@
 `automap.cost.kernels.merged_products`  products of one operand, which XLA:GPU makes one
 `automap.cost.kernels.on_core`          sorts, top-k and sums over windows, within a GPU's cores
 `automap.cost.kernels.ragged_products`  what rows of groups take where all groups multiply all rows
+`automap.cost.kernels.relaid_copies`    copies to another order, and of inputs that callers keep
 `automap.cost.kernels.rings`            products whose partial sums are scattered while they are
                                         made
 `automap.cost.kernels.roofline`         seconds of every kernel: the roofline, and what was measured

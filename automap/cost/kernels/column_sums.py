@@ -24,6 +24,11 @@ and delays the other by the blocks                                       -> in: 
     seconds = apart, or min(B / r, (B - given) / r + P / r - P / bandwidth) where B / r <= apart
 
 What another kernel makes is summed beside that in the same way, all of it given.
+
+Sums along rows are fast, but for blocks that hold the same row of several matrices
+(`hlo_tools.analyses.passes`), where a device has so many that a block has many rows:
+
+    rows of a block = matrices that an array repeats over * length of a row  -> in: `StridedTiles`
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,8 +45,10 @@ from automap.program.problem import Problem
 from hlo_tools.analyses.accesses import Kernel, read_through
 from hlo_tools.analyses.column_kernels import column_kernels, summed_arrays, sums_columns
 from hlo_tools.analyses.fuser import Fuser
-from hlo_tools.graph import DTYPE_BITS, Graph
-from hlo_tools.opcodes import CONVOLUTION
+from hlo_tools.analyses.passes import LARGE_TILE
+from hlo_tools.graph import DTYPE_BITS, Graph, Op
+from hlo_tools.opcodes import CONVOLUTION, REDUCTIONS
+from hlo_tools.rules import Rule
 from hlo_tools.rules.rule import DimFactors
 
 
@@ -224,3 +231,42 @@ def _with_arrays(
 
 def _moved_bytes(kernel: Kernel) -> int:
     return sum(access.n_bytes for access in (*kernel.reads, *kernel.writes))
+
+
+@dataclass(frozen=True, slots=True)
+class StridedTiles:
+    """Such kernels, [those]: `kernels` are their numbers, ascending; `sizes` [those, factors + 1]
+    of what a block's rows stand for end with a column of no factor.
+    """
+
+    kernels: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def build(cls, sizes: Sequence[tuple[int, ...]]) -> "StridedTiles":
+        """Of all kernels, in their order; those of others are empty."""
+        chosen = [(k, own) for k, own in enumerate(sizes) if own]
+        width = max((len(own) for _, own in chosen), default=0)
+        array = np.ones((len(chosen), width + 1), np.int64)
+        for at, (_, own) in enumerate(chosen):
+            array[at, : len(own)] = own
+        return cls(np.array([k for k, _ in chosen], np.int64), array)
+
+    def select(self, which: np.ndarray, n_kernels: int) -> "StridedTiles":
+        """Those of copied kernels; `which` [copies] says of which of `n_kernels` each is."""
+        copied, row = rows_of_copies(self.kernels, which, n_kernels)
+        return StridedTiles(copied, self.sizes[row])
+
+    def are_slow(self, op_row: np.ndarray, sharding: Shardings) -> np.ndarray:
+        """The kernels that are slow on a device; `op_row` is of all kernels."""
+        sizes = FactorSizes(self.kernels, op_row[self.kernels], self.sizes)
+        return self.kernels[sizes.local(sharding) >= LARGE_TILE]
+
+
+def block_sizes(op: Op, rule: Rule, dims: Sequence[int]) -> tuple[int, ...]:
+    """Sizes of an op's factors that a block's rows stand for, 1 of the others; `dims` are those of
+    the array that it works on, counted from the innermost.
+    """
+    worked = rule.operands[0] if op.opcode in REDUCTIONS else rule.results[0]
+    chosen = {factor for dim in dims for factor in worked[dim]}
+    return tuple(x.size if f in chosen else 1 for f, x in enumerate(rule.factors))

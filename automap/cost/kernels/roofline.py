@@ -15,8 +15,8 @@ bytes   where the backend pads, are those of whole tiles of memory: each `automa
 
 Sums over rows, and what is in a kernel with one, move no more than a few blocks do on backends that
 sum so                                                 -> in: `automap.cost.kernels.column_sums`
-Where blocks hold the same row of several matrices they reach `strided_tile_share` of the bandwidth
-(`hlo_tools.analyses.passes`)
+Where blocks hold the same row of many matrices they reach `strided_tile_share` of the bandwidth
+                                                           -> in: `automap.cost.kernels.column_sums`
 
 Sorts, top-k and sums over windows take time within the cores besides, and convolutions what a
 library reaches, on backends that have them so               -> in: `automap.cost.kernels.on_core`,
@@ -28,6 +28,8 @@ Products whose rows are no multiple of what a GPU's fast paths move take longer 
 Scatters that add take the longer the more additions meet   -> in: `automap.cost.kernels.additions`
 Factorizations of matrices wait for column after column
                                                        -> in: `automap.cost.kernels.factorizations`
+Operands that lie in another order than they are read in are copied, unless a plan leaves no other
+order                                                  -> in: `automap.cost.kernels.relaid_copies`
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to
 `kept_share` of the memory there, nothing from `spilled_share`, between them less with each doubling
@@ -84,12 +86,12 @@ class Roofline:
             each = each * self._corrections.override(
                 ones, moved, sharding.factor_of_axis, sharding.sizes
             )
-        return each
+        return each * self._is_run(sharding)
 
     def launch_seconds(self, sharding: Shardings) -> np.ndarray:
         """What being launched adds to each distinct kernel, [kernels]."""
         busy, _ = self._busy(sharding)
-        return self._launched(busy) - busy
+        return (self._launched(busy) - busy) * self._is_run(sharding)
 
     def padding_seconds(self, sharding: Shardings) -> np.ndarray:
         """What whole tiles add to each distinct kernel, beyond what is in them, [kernels]."""
@@ -117,7 +119,17 @@ class Roofline:
         if self._backend.convolution_numbers is not None:
             fewer = table.convolutions.kernels[self._on_vectors & (table.convolutions.tiles > 0)]
             flops[fewer] *= LEAST_WINOGRAD_FLOPS
-        return np.maximum(flops / peaks, memory)
+        least = np.maximum(flops / peaks, memory)
+        least[table.relaid.kernels] = 0.0
+        return least
+
+    def _is_run(self, sharding: Shardings) -> np.ndarray:
+        """1 for kernels that there are on a device, 0 for copies that are not made, [kernels]."""
+        table = self.kernels
+        copies, is_run = table.relaid.kernels, np.ones(len(table.op_row))
+        read = table.traffic_row[np.searchsorted(table.traffic_kernel, copies)]
+        is_run[copies] = table.relaid.is_made(read, sharding)
+        return is_run
 
     def _launched(self, busy: np.ndarray) -> np.ndarray:
         return with_launches(
@@ -168,9 +180,10 @@ class Roofline:
         bytes_per_s = np.where(is_fast, fast, self._bytes_per_s)
         columns, column_numbers = table.column_sums, self._backend.column_numbers
         if column_numbers is not None:
-            share = np.where(table.is_strided, column_numbers.strided_tile_share, 1.0)
+            slow = table.strided.are_slow(table.op_row, sharding)
+            bytes_per_s[slow] *= column_numbers.strided_tile_share
             bytes_per_s = limit_by_blocks(
-                bytes_per_s * share, columns, table.op_row, sharding, column_numbers
+                bytes_per_s, columns, table.op_row, sharding, column_numbers
             )
         core_numbers, library = self._backend.core_numbers, self._backend.convolution_numbers
         if core_numbers is not None and len(table.on_core.kernels):

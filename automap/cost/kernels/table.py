@@ -4,7 +4,7 @@
 Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,8 +12,14 @@ import numpy as np
 from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKernels
 from automap.cost.kernels.additions import Addition, Additions, addition
-from automap.cost.kernels.beside_memory import is_launched, register_pass
-from automap.cost.kernels.column_sums import ColumnSum, ColumnSums, column_sums
+from automap.cost.kernels.beside_memory import is_launched, on_chip_claims, register_pass
+from automap.cost.kernels.column_sums import (
+    ColumnSum,
+    ColumnSums,
+    StridedTiles,
+    block_sizes,
+    column_sums,
+)
 from automap.cost.kernels.convolutions import Convolution, Convolutions, library_convolution
 from automap.cost.kernels.factorizations import (
     BatchedFactorization,
@@ -25,6 +31,7 @@ from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
 from automap.cost.kernels.merged_products import larger_products
 from automap.cost.kernels.on_core import CoreWork, OnCore, core_work
 from automap.cost.kernels.ragged_products import executed_flops, executed_shape
+from automap.cost.kernels.relaid_copies import LongDims, RelaidCopies, long_dims
 from automap.cost.kernels.ring_operands import Operand, Operands
 from automap.cost.kernels.unaligned_rows import ProductRows, RowFactors, row_factors
 from automap.cost.profile.shapes import KernelShape, Larger, kernel_shape
@@ -34,7 +41,7 @@ from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.passes import strided_tiles
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER, LOOP_EXIT, STRUCTURAL
+from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -58,7 +65,8 @@ class KernelTable:
     effects (`automap.backends.effects`), `column_sums` the sums over rows that kernels are part of,
     `on_core` what they do within the cores, `convolutions` those that a library computes,
     `product_rows` the rows of products, where those that are not aligned are slower, `additions`
-    scatters that add atomically, `factorizations` those of matrices.
+    scatters that add atomically, `factorizations` those of matrices, `relaid` copies of operands to
+    another order.
 
     Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
     `written_bytes` that it writes before it begins, `written_factors` the bit masks of the factors
@@ -78,7 +86,6 @@ class KernelTable:
     kernel_class: np.ndarray
     is_fill: np.ndarray
     is_launched: np.ndarray
-    is_strided: np.ndarray
     side_sizes: np.ndarray
     groups: GroupTiles
     flops: np.ndarray
@@ -97,6 +104,8 @@ class KernelTable:
     product_rows: ProductRows
     additions: Additions
     factorizations: Factorizations
+    relaid: RelaidCopies
+    strided: StridedTiles
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value
@@ -117,7 +126,6 @@ class _Key:
     kernel_class: OpClass
     is_fill: bool
     is_launched: bool
-    is_strided: bool
     sides: tuple[tuple[int, ...], tuple[int, ...]]
     sizes: tuple[int, ...]
     flops: int
@@ -131,6 +139,8 @@ class _Key:
     rows: RowFactors | None
     addition: Addition | None
     factorization: BatchedFactorization | None
+    relaid: LongDims | None
+    block_sizes: tuple[int, ...]
 
 
 def _effect_key(uses: KernelUses, accessed: Sequence[Access]) -> tuple[tuple[int, ...], ...]:
@@ -161,15 +171,14 @@ def kernel_table(
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
     counts, row_of_kernel = list[int](), list[int]()
-    sides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    sides: dict[tuple[int, str], tuple[tuple[int, ...], tuple[int, ...]]] = {}
     operands = Operands(problem.graph, n_bytes, numbers)
-
     near = [round(n / claim) if claim else 0 for n, claim in zip(n_bytes, claims, strict=True)]
     program = TracedKernels(problem, kernels, rows, numbers)
     by_blocks, strided = _sums_by_blocks(problem, kernels, backend)
     larger = larger_products(problem.graph) if backend.merged_product_bytes else {}
     touched = [effect.uses(program) for effect in backend.effects]
-    # Fold: kernels with equal keys are one row.
+    # Kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
         uses = [by_kernel[number] for by_kernel in touched]
         accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
@@ -177,12 +186,12 @@ def kernel_table(
         # arrays lie, too.
         for use in uses:
             accessed.extend(Access(v, 0) for v in use.deciding - {a.value for a in accessed})
-        op, rule = problem.graph.ops[kernel.op], problem.linkage.rules[kernel.op]
+        op, rule = kernel.work(problem.graph), problem.linkage.rules[kernel.op]
         # Of products only, whose sums may be scattered.
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
         shape = _shape(problem.graph, op, rule, backend, larger.get(kernel.op))
-        if id(rule) not in sides:
-            sides[id(rule)] = _sides(op, rule, shape)
+        if (side := (id(rule), op.opcode)) not in sides:
+            sides[side] = _sides(op, rule, shape)
         kernel_class = _kernel_class(problem, op, kernel, backend)
         passed = register_pass(problem.graph, kernel, kernel_class, n_bytes, backend)
         # Of what is there before, the memory on the chip helps products alone.
@@ -193,16 +202,15 @@ def kernel_table(
             -1 if product is None else edges[kernel.op],
             -1 if product is None else rows[product],
             () if product is None else problem.graph.values[product].dims,
-            operands.product_operands(op, rule, kernel, problem.phases[kernel.op])
-            if product is not None
-            else _NOTHING,
+            _NOTHING
+            if product is None
+            else operands.product_operands(op, rule, kernel, problem.phases[kernel.op]),
             kernel_class,
             is_fill(problem.graph, kernel),
             backend.launches == "of arrays" or is_launched(problem.graph, kernel),
-            kernel.op in strided,
-            sides[id(rule)],
+            sides[side],
             # Sizes would tell kernels apart that no tile rounds: only where a side has factors.
-            tuple(f.size for f in rule.factors) if any(sides[id(rule)]) else (),
+            tuple(f.size for f in rule.factors) if any(sides[side]) else (),
             executed_flops(problem.graph, op, rule, backend),
             0.0 if rule.work is None else rule.work.efficiency,
             int(problem.phases[kernel.op]),
@@ -213,6 +221,8 @@ def kernel_table(
             tuple(_effect_key(use, accessed) for use in uses),
             by_blocks[number],
             *_special_work(problem.graph, op, rule, shape, backend),
+            long_dims(problem.graph, kernel),
+            block_sizes(op, rule, strided[kernel.op]) if kernel.op in strided else (),
         )
         # Python's dict keeps the order in which rows came up, which sums of seconds follow.
         row = index.setdefault(key, len(index))
@@ -234,13 +244,17 @@ def _shape(
 
 def _sums_by_blocks(
     problem: Problem, kernels: Sequence[Kernel], backend: Backend
-) -> tuple[Sequence[ColumnSum | None], Collection[int]]:
-    """The sum over rows that each kernel is part of, and the ops whose kernels hold the same row of
-    several matrices.
+) -> tuple[Sequence[ColumnSum | None], Mapping[int, tuple[int, ...]]]:
+    """The sum over rows that each kernel is part of, and of the ops whose kernels hold the same row
+    of several matrices the dimensions of a block's rows.
     """
     if backend.column_sums != "by blocks":
-        return [None] * len(kernels), ()
-    return column_sums(problem, kernels, backend.fuser), strided_tiles(problem.graph, kernels)
+        return [None] * len(kernels), {}
+    # A copy is fused with nothing.
+    fused = [kernel for kernel in kernels if kernel.copied is None]
+    sums = iter(column_sums(problem, fused, backend.fuser))
+    by_kernel = [next(sums) if kernel.copied is None else None for kernel in kernels]
+    return by_kernel, strided_tiles(problem.graph, fused)
 
 
 def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTable:
@@ -269,7 +283,6 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         kernel_class=np.array([OP_CLASSES.index(k.kernel_class) for k in keys], np.int64),
         is_fill=np.array([k.is_fill for k in keys], bool),
         is_launched=np.array([k.is_launched for k in keys], bool),
-        is_strided=np.array([k.is_strided for k in keys], bool),
         side_sizes=side_sizes,
         groups=GroupTiles.build(
             [k.shape for k in keys],
@@ -292,6 +305,8 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         product_rows=ProductRows.build([k.shape for k in keys], [k.rows for k in keys]),
         additions=Additions.build([k.addition for k in keys]),
         factorizations=Factorizations.build([k.factorization for k in keys]),
+        relaid=RelaidCopies.build([k.relaid for k in keys]),
+        strided=StridedTiles.build([k.block_sizes for k in keys]),
     )
 
 
@@ -334,7 +349,7 @@ def _kernel_class(problem: Problem, op: Op, kernel: Kernel, backend: Backend) ->
         return "elementwise" if is_by_product else "copy"
     if op.opcode in ("reduce", "reduce-window"):
         return "reduce"
-    return "copy" if op.opcode in (LOOP_ENTER, "scatter") else "elementwise"
+    return "copy" if op.opcode in (LOOP_ENTER, "scatter", "copy") else "elementwise"
 
 
 def _effect_tables(keys: Sequence[_Key], effects: Sequence[Effect]) -> tuple[EffectTable, ...]:
@@ -367,32 +382,3 @@ def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tup
     # Only factors of one operand stand beside the last dimension: those of both are batches.
     other = by_operand[0] ^ by_operand[1]
     return summed, tuple(sorted((beside & other) - frozenset(summed)))
-
-
-def on_chip_claims(problem: Problem, loop_claim: float) -> list[float]:
-    """For each value its claim to the memory on the chip, [values]: 0 for none.
-
-    1 if it is made and read within one phase, `loop_claim` (of `TileNumbers`) if a loop reads the
-    whole of it in every trip, 0 for inputs, results, and stacks that a loop fills or takes apart.
-    """
-    graph = problem.graph
-    claims = [float(value.producer >= 0) for value in graph.values]
-    for op in graph.ops:
-        carried = op.outputs if op.opcode == LOOP_ENTER else op.inputs
-        for value in carried if op.opcode in (LOOP_ENTER, LOOP_EXIT) else ():
-            claims[value] *= loop_claim
-    for value in graph.outputs:
-        claims[value] = 0.0
-    # Nor has what outlives its phase, or goes on elsewhere through a structural operation.
-    for index, op in enumerate(graph.ops):
-        is_handed_on = op.opcode in STRUCTURAL and op.opcode != LOOP_EXIT
-        for value in op.inputs:
-            producer = graph.values[value].producer
-            if is_handed_on or problem.phases[producer] != problem.phases[index]:
-                claims[value] = 0.0
-        # Of stacks each trip touches one slice: the whole does not have to be near.
-        if op.opcode == "dynamic-update-slice":
-            claims[op.inputs[0]] = claims[op.outputs[0]] = 0.0
-        elif op.opcode == "dynamic-slice":
-            claims[op.inputs[0]] = 0.0
-    return claims

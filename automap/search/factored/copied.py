@@ -204,7 +204,6 @@ class CopiedCells:
             "kernel_class",
             "is_fill",
             "is_launched",
-            "is_strided",
             "flops",
             "efficiency",
             "count",
@@ -245,6 +244,8 @@ class CopiedCells:
             product_rows=table.product_rows.select(which, len(table.op_row)),
             additions=table.additions.select(which, len(table.op_row)),
             factorizations=table.factorizations.select(which, len(table.op_row)),
+            relaid=table.relaid.select(which, len(table.op_row)),
+            strided=table.strided.select(which, len(table.op_row)),
         )
 
     @cached_property

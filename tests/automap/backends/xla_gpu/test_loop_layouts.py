@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from automap.backends.xla_gpu.loop_layouts import relaid_stacks
+from automap.backends.xla_gpu.relaid import relaid_stacks
 from automap.config import Options
 from automap.planner.sharding import find
 from automap.program import trace_step
@@ -55,9 +55,9 @@ def _relaid(workload):
     """The stacks of scores that are copied: their last two dimensions are queries and keys."""
     graph = workload.problem.graph
     return sorted(
-        (graph.values[value].dtype, graph.values[value].dims)
-        for _, value in relaid_stacks(graph)
-        if graph.values[value].dims[-2:] == graph.values[value].dims[-1:] * 2
+        (array.dtype, array.dims)
+        for array in (graph.values[copy.value] for copy in relaid_stacks(graph))
+        if array.dims[-2:] == array.dims[-1:] * 2
     )
 
 

@@ -45,6 +45,12 @@ def whole(space):
     return space.split_classes(space.point(mesh, [()]))
 
 
+def batch_split(space, devices):
+    """The batch is split on so many devices."""
+    mesh = Mesh(("data",), (devices,))
+    return space.split_classes(space.point(mesh, [[space.batches[0]]]))
+
+
 def only_kernel_seconds(cost, split_classes, opcode):
     """Seconds of the one kernel of an opcode."""
     seconds = cost.price_point(split_classes).kernel_seconds

@@ -1,0 +1,235 @@
+"""Arrays that XLA:GPU copies to another order of dimensions (`hlo_tools.analyses.orders`).
+
+*Stacks* that a backward loop reads in another order than the forward loop wrote. Each loop's body
+is laid out by itself. So a residual may be stacked in one order by the forward loop, and be wanted
+in another one by the backward loop, whose own products make the gradient that it meets. Then the
+whole stack is copied between the loops: it is there twice for that time, and is read and written
+once more                                                              -> in: `relaid_stacks`
+A product by itself reads a part with its batch dimensions first (`_batch_first`), so queries, keys
+and values of attention are copied too.
+
+*Operands* that lie in another order than their products read             -> in: `relaid_operands`
+
+    made by a product    the copy is a kernel of its own, one for each order that is wanted
+    made by others       they write it in the order that is wanted, if all that read it want the
+                         same one; else they write it in their own, and it is copied to each other
+
+Grouped attention has both: `einsum("btkgd,bskd->bkgts")` is a product that writes b k s t g, and
+its gradient's writes b k g t s. Its softmax is read by a product as b k s g t, kept for the
+backward pass in its own order, and its gradient is read in two orders by two products. Seen in
+programs of jax 0.10.2 for H100 (2026-11): of scans over attention that are in no zoo, and of a
+decoder with groups of 4 queries, where the copies take 8 of 51 ms.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+from automap.backends.arrays import Relaid, Scratch, item_bytes
+from automap.backends.transposes import transpose_times
+from hlo_tools.analyses.orders import (
+    Order,
+    Orders,
+    known_orders,
+    long_dims,
+    operand_order,
+    reshape_order,
+)
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import (
+    DOT,
+    DYNAMIC_SLICE,
+    DYNAMIC_UPDATE_SLICE,
+    LOOP_ENTER,
+    LOOP_EXIT,
+    RESHAPE,
+    TRANSPOSE,
+    Kind,
+    with_kind,
+)
+
+
+_ELEMENTWISE: Final = with_kind(Kind.ELEMENTWISE)
+
+Dims: TypeAlias = tuple[int, ...]
+Reader: TypeAlias = Callable[[Dims], Order | None]
+"""The order that an op has a value copied to on a device where it has these dimensions; None if it
+reads it as it lies.
+"""
+
+
+def relaid_stacks(graph: Graph) -> Iterator[Relaid]:
+    """Stacks that are copied before the op that enters a loop."""
+    orders = known_orders(graph).by_value
+    for loop, op in enumerate(graph.ops):
+        if op.opcode != LOOP_ENTER:
+            continue
+        for value, carried in zip(op.inputs, op.outputs):
+            written = _written(graph, value)
+            wanted = _read_order(graph, carried, orders)
+            if written is None or wanted is None:
+                continue
+            dims = graph.values[written].dims
+            own = orders.get(written, tuple(range(len(dims))))
+            if len(wanted) == len(own) and long_dims(wanted, dims) != long_dims(own, dims):
+                # Of a stack the first dimension is that of the layers.
+                stacked = (0, *(dim + 1 for dim in own)), (0, *(dim + 1 for dim in wanted))
+                yield Relaid(
+                    op=loop,
+                    value=value,
+                    times=transpose_times(*stacked, graph.values[value].dims),
+                    long_dims=_apart(own, wanted, dims),
+                )
+
+
+def relaid_scratch(graph: Graph) -> Iterator[Scratch]:
+    """The copies of stacks, of each loop the largest: they are made one after the other, each in
+    the place of those before it.
+    """
+    by_loop = dict[int, list[int]]()
+    for copy in relaid_stacks(graph):
+        by_loop.setdefault(copy.op, []).append(copy.value)
+    for loop, values in by_loop.items():
+        largest = max(values, key=lambda value: graph.values[value].n_bytes)
+        yield Scratch(loop, loop, largest, item_bytes(graph, largest))
+
+
+def _written(graph: Graph, stack: int) -> int | None:
+    """What each trip of an earlier loop writes into a stack; None if it is no such stack."""
+    producer = graph.values[stack].producer
+    if producer < 0 or graph.ops[producer].opcode != LOOP_EXIT:
+        return None
+    leave = graph.ops[producer]
+    last = graph.values[leave.inputs[leave.outputs.index(stack)]].producer
+    if last < 0 or graph.ops[last].opcode != DYNAMIC_UPDATE_SLICE:
+        return None
+    update = graph.ops[last].inputs[1]
+    # A trip's part has a leading dimension of one element, which a reshape adds.
+    producer = graph.values[update].producer
+    if producer < 0 or graph.ops[producer].opcode != RESHAPE:
+        return None
+    part = graph.ops[producer].inputs[0]
+    is_stacked = graph.values[update].dims == (1, *graph.values[part].dims)
+    return part if is_stacked else None
+
+
+def _read_order(graph: Graph, carried: int, orders: Mapping[int, Order]) -> Order | None:
+    """The order that a loop reads the parts of a stack in; None if any will do."""
+    for part in _parts_read(graph, carried):
+        for user in graph.users[part]:
+            op = graph.ops[user]
+            if op.opcode in _ELEMENTWISE and op.outputs[0] in orders:
+                return orders[op.outputs[0]]
+            if op.opcode == DOT:
+                return _batch_first(op, part, len(graph.values[part].dims))
+    return None
+
+
+def _parts_read(graph: Graph, carried: int) -> Iterator[int]:
+    """What a trip of a loop cuts of a stack, without the dimension of layers."""
+    for reader in graph.users[carried]:
+        if graph.ops[reader].opcode == DYNAMIC_SLICE:
+            for squeeze in graph.users[graph.ops[reader].outputs[0]]:
+                if graph.ops[squeeze].opcode == RESHAPE:
+                    yield graph.ops[squeeze].outputs[0]
+
+
+def _batch_first(product: Op, operand: int, rank: int) -> Order:
+    """The order in which a product reads an operand."""
+    dims = product.instruction.attributes.dot
+    assert dims is not None  # noqa: S101 - every dot has its dimensions
+    batch = dims.lhs_batch if product.inputs[0] == operand else dims.rhs_batch
+    return (*sorted(batch), *(dim for dim in range(rank) if dim not in batch))
+
+
+def relaid_operands(graph: Graph) -> Iterator[Relaid]:
+    """The copies that are kernels of their own."""
+    orders = known_orders(graph)
+    for value, order in orders.by_value.items():
+        if graph.ops[graph.values[value].producer].opcode == TRANSPOSE:
+            # Read as what it renames.
+            continue
+        readers, dims = list(_readers(graph, orders, value)), graph.values[value].dims
+        copied = _copied(readers, dims)
+        is_read_as_is = sum(map(len, copied.values())) < len(readers)
+        if value not in orders.products and not is_read_as_is and len(copied) == 1:
+            continue
+        for wanted, users in copied.items():
+            yield Relaid(
+                op=graph.values[value].producer,
+                value=value,
+                times=transpose_times(order, wanted, dims),
+                long_dims=_deciding(users, dims),
+            )
+
+
+def _copied(readers: Sequence[Reader], dims: Dims) -> Mapping[Order, Sequence[Reader]]:
+    """Those that have it copied to each order, without the dimensions of one element."""
+    result: dict[Order, list[Reader]] = defaultdict(list)
+    for reader in readers:
+        wanted = reader(dims)
+        if wanted is not None:
+            result[long_dims(wanted, dims)].append(reader)
+    return result
+
+
+def _deciding(readers: Sequence[Reader], dims: Dims) -> frozenset[int]:
+    """Dimensions without which none of the readers copies."""
+    return frozenset(
+        dim
+        for dim, size in enumerate(dims)
+        if size > 1 and all(reader(_without(dims, dim)) is None for reader in readers)
+    )
+
+
+def _readers(graph: Graph, orders: Orders, value: int) -> Iterator[Reader]:
+    """All ops that read a value, also under the other names that transposes give it."""
+    names, outputs = tuple(range(len(graph.values[value].dims))), {*graph.outputs}
+    # Values that are this one, and what each of their dimensions is here.
+    left = [(value, names)]
+    while left:
+        known, named = left.pop()
+        if known in outputs:
+            yield partial(_given_back, orders.by_value[known], named)
+        for user in graph.users[known]:
+            op = graph.ops[user]
+            if op.opcode == TRANSPOSE:
+                left.append((op.outputs[0], tuple(named[d] for d in op.instruction.dimensions)))
+            else:
+                yield partial(_wanted, graph, orders, op, known, named)
+
+
+def _given_back(order: Order, named: Order, dims: Dims) -> Order | None:
+    """The order of a step's output, which is the program's."""
+    local, plain = tuple(dims[d] for d in named), tuple(range(len(named)))
+    return None if long_dims(order, local) == long_dims(plain, local) else named
+
+
+def _wanted(
+    graph: Graph, orders: Orders, op: Op, known: int, named: Order, dims: Dims
+) -> Order | None:
+    """The order that an op has a value of `dims` copied to, which it reads as `known`."""
+    local, order = tuple(dims[d] for d in named), orders.by_value[known]
+    copied = None
+    if op.opcode == DOT:
+        copied = operand_order(op, known, order, local)
+    elif op.opcode == RESHAPE:
+        made = graph.values[op.outputs[0]].dims
+        copied = reshape_order(order, graph.values[known].dims, made, local)
+    return None if copied is None else tuple(named[d] for d in copied)
+
+
+def _apart(own: Order, wanted: Order, dims: tuple[int, ...]) -> frozenset[int]:
+    """Dimensions of a stack without which its parts lie in one order."""
+    return frozenset(
+        dim + 1
+        for dim, size in enumerate(dims)
+        if size > 1
+        and long_dims(own, _without(dims, dim)) == long_dims(wanted, _without(dims, dim))
+    )
+
+
+def _without(dims: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """Dimensions of which one has a single element."""
+    return (*dims[:dim], 1, *dims[dim + 1 :])
