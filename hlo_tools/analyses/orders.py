@@ -48,6 +48,10 @@ class Orders:
 
 def known_orders(graph: Graph) -> Orders:
     """The orders of a program."""
+    return graph.remember(_known_orders)
+
+
+def _known_orders(graph: Graph) -> Orders:
     known, any_order = Orders({}, set()), set[int]()
     for op in graph.ops:
         if op.opcode == DOT:

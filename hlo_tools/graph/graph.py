@@ -18,11 +18,12 @@ once, from what the loop starts with: what its second trip reads of the first is
 Values and ops are not frozen only because tens of thousands are built; nothing changes them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 import math
+from typing import TypeVar, cast
 
 from hlo_tools.module import Instruction
 from hlo_tools.opcodes import (
@@ -37,6 +38,8 @@ from hlo_tools.opcodes import (
     STRUCTURAL,
 )
 
+
+_Result = TypeVar("_Result")
 
 # As stored: a pred takes a byte. Tokens and opaque values hold no array.
 DTYPE_BITS: dict[str, int] = {
@@ -121,6 +124,16 @@ class Graph:
             for value in dict.fromkeys(op.inputs):
                 users[value].append(index)
         return users
+
+    def remember(self, analysis: Callable[["Graph"], _Result]) -> _Result:
+        """What an analysis says of this graph: made once, for an analysis that several ask for."""
+        if analysis not in self._remembered:
+            self._remembered[analysis] = analysis(self)
+        return cast(_Result, self._remembered[analysis])
+
+    @cached_property
+    def _remembered(self) -> dict[Callable[["Graph"], object], object]:
+        return {}
 
     @cached_property
     def unread(self) -> frozenset[int]:

@@ -22,7 +22,7 @@ decoder with groups of 4 queries, where the copies take 8 of 51 ms.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -51,6 +51,7 @@ from hlo_tools.opcodes import (
 
 
 _ELEMENTWISE: Final = with_kind(Kind.ELEMENTWISE)
+_MAY_COPY: Final = frozenset({DOT, RESHAPE, TRANSPOSE})
 
 Dims: TypeAlias = tuple[int, ...]
 Reader: TypeAlias = Callable[[Dims], Order | None]
@@ -145,22 +146,25 @@ def _batch_first(product: Op, operand: int, rank: int) -> Order:
 
 def relaid_operands(graph: Graph) -> Iterator[Relaid]:
     """The copies that are kernels of their own."""
-    orders = known_orders(graph)
+    orders, outputs = known_orders(graph), frozenset(graph.outputs)
     for value, order in orders.by_value.items():
+        # What a transpose makes is read as what it renames.
         if graph.ops[graph.values[value].producer].opcode == TRANSPOSE:
-            # Read as what it renames.
             continue
-        readers, dims = list(_readers(graph, orders, value)), graph.values[value].dims
+        users = {graph.ops[user].opcode for user in graph.users[value]}
+        if value not in outputs and not users & _MAY_COPY:
+            continue
+        readers, dims = list(_readers(graph, orders, outputs, value)), graph.values[value].dims
         copied = _copied(readers, dims)
         is_read_as_is = sum(map(len, copied.values())) < len(readers)
         if value not in orders.products and not is_read_as_is and len(copied) == 1:
             continue
-        for wanted, users in copied.items():
+        for wanted, wanting in copied.items():
             yield Relaid(
                 op=graph.values[value].producer,
                 value=value,
                 times=transpose_times(order, wanted, dims),
-                long_dims=_deciding(users, dims),
+                long_dims=_deciding(wanting, dims),
             )
 
 
@@ -183,9 +187,11 @@ def _deciding(readers: Sequence[Reader], dims: Dims) -> frozenset[int]:
     )
 
 
-def _readers(graph: Graph, orders: Orders, value: int) -> Iterator[Reader]:
+def _readers(
+    graph: Graph, orders: Orders, outputs: Collection[int], value: int
+) -> Iterator[Reader]:
     """All ops that read a value, also under the other names that transposes give it."""
-    names, outputs = tuple(range(len(graph.values[value].dims))), {*graph.outputs}
+    names = tuple(range(len(graph.values[value].dims)))
     # Values that are this one, and what each of their dimensions is here.
     left = [(value, names)]
     while left:

@@ -31,6 +31,10 @@ def product_groups(graph: Graph) -> list[list[int]]:
 
     A product is of one group only, the first that another one is of too.
     """
+    return graph.remember(_product_groups)
+
+
+def _product_groups(graph: Graph) -> list[list[int]]:
     loops = innermost_loops(graph)
     groups: dict[object, list[int]] = defaultdict(list)
     for index, op in enumerate(graph.ops):

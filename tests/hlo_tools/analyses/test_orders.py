@@ -122,6 +122,13 @@ def test_what_is_made_element_by_element_lies_as_the_product_that_it_is_made_of(
     assert orders[beside_an_input] == orders[beside_another_order] == (0, 1, 2)
 
 
+def test_orders_are_made_once():
+    graph = step_graph(lambda x, y: x @ y, (2, 4), (4, 8))
+    assert known_orders(graph) is known_orders(graph)
+    other = step_graph(lambda x, y: (x @ y).T, (2, 4), (4, 8))
+    assert known_orders(other) != known_orders(graph)
+
+
 def test_a_part_of_a_stack_takes_the_order_of_what_it_meets():
     def step(x, y, stack):
         def layer(h, part):
