@@ -7,6 +7,9 @@ those of one phase                                                         -> in
 
 A stack that a loop carries and fills slice by slice has one sharding all the while, that of its
 updates: it is moved where the loop begins and ends                        -> in: `filled_stacks`
+
+What a trip hands to the next is as well made at its end, and sums that it is made of are waited for
+no earlier                                                                  -> in: `carried_ops`
 """
 
 from collections.abc import Mapping
@@ -15,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hlo_tools.graph import Graph
-from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, LOOP_ENTER, LOOP_EXIT
+from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, ELEMENTWISE, LOOP_ENTER, LOOP_EXIT
 
 
 def part_of_message(n_bytes: int, together: int, trips: int) -> float:
@@ -81,3 +84,26 @@ def filled_stacks(graph: Graph) -> Mapping[int, FilledStack]:
                 if carried == [op.inputs[0], op.outputs[0]]:
                     updates[index] = FilledStack(source, enter.trip_count, around[-2])
     return updates
+
+
+def carried_ops(graph: Graph) -> Mapping[int, int]:
+    """The ops whose results only the end of a loop reads, or other ops element by element that are
+    so too, and the op that ends the loop.
+    """
+    return graph.remember(_carried_ops)
+
+
+def _carried_ops(graph: Graph) -> Mapping[int, int]:
+    carried = dict[int, int]()
+    # From the last op to the first, so that all readers come before what they read.
+    for index in range(len(graph.ops) - 1, -1, -1):
+        op = graph.ops[index]
+        readers = {user for value in op.outputs for user in graph.users[value]}
+        leaves = {user for user in readers if graph.ops[user].opcode == LOOP_EXIT}
+        if op.opcode in ELEMENTWISE:
+            handed_on = {u for u in readers & carried.keys() if graph.ops[u].opcode in ELEMENTWISE}
+            leaves |= {carried[user] for user in handed_on}
+            readers -= handed_on
+        if len(leaves) == 1 and readers <= leaves:
+            (carried[index],) = leaves
+    return carried

@@ -20,14 +20,14 @@ LATE kernels are those of the update: they wait for sums, and only the end of th
 gathers of what they make wait for them. Neither of them makes data for the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 import math
 
 import numpy as np
 
 from automap.cost.edges import Edges
-from automap.cost.edges.loops import innermost_loops
+from automap.cost.edges.loops import carried_ops, innermost_loops
 from automap.cost.kernels.merged_products import product_groups
 from automap.program.problem import Problem
 from hlo_tools.analyses.accesses import Kernel
@@ -99,7 +99,8 @@ def program_order(
     """Slots of a program, and the places of its edges; `position` [ops] is the schedule."""
     graph = problem.graph
     position = _summed_beside(problem, kernels, _merged(problem, position))
-    kinds = [_kind(problem, graph.ops[k.op], k.op) for k in kernels]
+    carried = carried_ops(graph)
+    kinds = [_kind(problem, graph.ops[k.op], k.op, carried) for k in kernels]
     at_kernel = [int(position[k.op]) for k in kernels]
     # Ops that are one kernel are waited for if one of them is.
     in_line = {place for place, kind in zip(at_kernel, kinds, strict=True) if kind == KERNEL}
@@ -173,15 +174,12 @@ def _loops(kind: np.ndarray) -> np.ndarray:
     return np.array(loops, np.int64)
 
 
-def _kind(problem: Problem, op: Op, index: int) -> int:
-    graph = problem.graph
+def _kind(problem: Problem, op: Op, index: int, carried: Collection[int]) -> int:
     if _is_late(problem, index):
         return LATE
-    readers = {user for value in op.outputs for user in graph.users[value]}
-    # Only the end of a loop reads it.
-    is_carried = bool(readers) and all(graph.ops[user].opcode == LOOP_EXIT for user in readers)
     is_sum = op.opcode in REDUCTIONS and _is_of_parameter(problem, op, index)
-    return SPARE if is_carried or is_sum or _is_gradient(problem, op, index) else KERNEL
+    is_spare = index in carried or is_sum or _is_gradient(problem, op, index)
+    return SPARE if is_spare else KERNEL
 
 
 def _is_gradient(problem: Problem, op: Op, index: int) -> bool:
@@ -307,8 +305,12 @@ def _result_positions(
     users = problem.graph.users
     is_late = np.array([_is_late(problem, op) for op in range(end)], bool)
     # The update waits for sums, not they for it: its reads are no deadline.
+    read_at = position.copy()
+    for op, leave in carried_ops(problem.graph).items():
+        # It is as well done at the end of its loop.
+        read_at[op] = position[leave]
     first_use = [
-        min((int(position[u]) for u in readers if not is_late[u]), default=end) for readers in users
+        min((int(read_at[u]) for u in readers if not is_late[u]), default=end) for readers in users
     ]
     loop_end = _outermost_end(problem, position)
     _, value, op, times, trips, whole = edges.incidences.T

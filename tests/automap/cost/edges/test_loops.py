@@ -1,4 +1,6 @@
-"""Messages of one trip of a loop, and where a loop's parameters are gathered."""
+"""Messages of one trip of a loop, where its parameters are gathered, and what it hands on."""
+
+from collections import Counter
 
 import jax
 from jax import lax
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 
 from automap.cost.collectives import CollectiveKind, collective_cost
-from automap.cost.edges.loops import part_of_message, whole_messages
+from automap.cost.edges.loops import carried_ops, part_of_message, whole_messages
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import ALL_GATHER
@@ -16,6 +18,8 @@ from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
 from hlo_tools.analyses.phases import Phase
+from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, LOOP_EXIT
+from tests.hlo_tools.graphs import step_graph
 from tests.steps import problem_of
 
 
@@ -165,3 +169,54 @@ def test_a_point_takes_what_its_collectives_take_by_themselves_or_more():
             assert (priced.collective_seconds >= alone * (1 - 1e-9)).all()
             estimate = cost.estimate(priced)
             assert estimate == cost.evaluate(space.split_classes(point))
+
+
+def test_what_only_the_next_trip_reads_is_carried():
+    def step(x, w):
+        def trip(carry, _):
+            total, h = carry
+            made = h @ w
+            # Scaled for the next trip alone; the square is stacked too.
+            return (total + made * 2.0, jnp.tanh(made)), jnp.square(made)
+
+        return lax.scan(trip, (x, x), None, length=TRIPS)
+
+    graph = step_graph(step, (8, 8), (8, 8))
+    (leave,) = (index for index, op in enumerate(graph.ops) if op.opcode == LOOP_EXIT)
+    carried = carried_ops(graph)
+    assert set(carried.values()) == {leave}
+    names = Counter(graph.ops[index].opcode for index in carried if graph.ops[index].outputs)
+    # The sum, what it adds, and the activation; the stack; and the number of the trip.
+    assert names["add"] == 2 and names["multiply"] == names["tanh"] == 1
+    assert names[DYNAMIC_UPDATE_SLICE] == 1
+    assert not names["dot"]
+
+
+def test_a_sum_that_the_next_trip_alone_reads_is_needed_at_the_end_of_the_trip():
+    def step(state, batch):
+        def trip(carry, w):
+            total, h = carry
+            made = h @ w["out"]
+            return (total + made, jnp.tanh(h @ w["in"]) @ w["out"]), None
+
+        zeros = jnp.zeros((64, WIDTH))
+        total, h = lax.scan(trip, (zeros, batch["x"]), state)[0]
+        return jax.tree.map(lambda w: w + 1.0, state), jnp.sum(total * h)
+
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, "float32")  # noqa: E731
+    args = (
+        {"out": array(TRIPS, WIDTH, WIDTH), "in": array(TRIPS, WIDTH, WIDTH)},
+        {"x": array(64, WIDTH)},
+    )
+    tables = build_tables(problem_of(step, args), "cuda")
+    graph, order = tables.program.problem.graph, tables.order
+    (leave,) = (slot for slot, op in enumerate(order.op) if graph.ops[op].opcode == LOOP_EXIT)
+    products = [slot for slot, op in enumerate(order.op) if graph.ops[op].opcode == "dot"]
+    needed = {
+        int(slot): int(boundary)
+        for slot, boundary in zip(order.results.maker, order.results.needed)
+        if slot in products
+    }
+    # The next product needs its sum at once, the next trip's total waits until the end.
+    assert sorted(needed.values())[-1] == leave
+    assert sorted(needed.values())[0] < leave
