@@ -38,6 +38,7 @@ CONCATENATE = "concatenate"
 CONSTANT = "constant"
 CONVERT = "convert"
 CONVOLUTION = "convolution"
+COPY = "copy"
 DOT = "dot"
 DYNAMIC_SLICE = "dynamic-slice"
 DYNAMIC_UPDATE_SLICE = "dynamic-update-slice"
@@ -244,7 +245,7 @@ _ROWS: tuple[Opcode, ...] = (
     ),
     *_rows("dynamic-reshape", Kind.MOVEMENT),
     *_rows(
-        "copy",
+        COPY,
         Kind.IDENTITY,
         _T.NO_FLOPS | _T.EACH_ELEMENT | _T.SAME_PLACES | _T.SAME_NUMBER | _T.PLAIN,
     ),

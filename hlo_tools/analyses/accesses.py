@@ -18,6 +18,7 @@ from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import (
     CONTRACTIONS,
     CONVERT,
+    COPY,
     DYNAMIC_UPDATE_SLICE,
     GATHER,
     READS_PART,
@@ -54,7 +55,7 @@ class Kernel:
     def work(self, graph: Graph) -> Op:
         """What it does: its op, or the copy of an operand."""
         op, read = graph.ops[self.op], tuple(access.value for access in self.reads)
-        copy = replace(op, opcode="copy", inputs=read, outputs=read)
+        copy = replace(op, opcode=COPY, inputs=read, outputs=read)
         return op if self.copied is None else copy
 
 

@@ -82,12 +82,15 @@ def _made_order(
 ) -> Order | None:
     """The order of what an operation makes; None if no product has a say in it."""
     if op.opcode in _ELEMENTWISE:
-        # What takes any order takes that of the others, and others of several that of the program.
+        # What takes any order takes that of the others; of several that of the program is taken,
+        # or that of what is made first.
         arrays = [v for v in op.inputs if _is_array(graph, v) and v not in any_order]
-        lie = {orders.get(v, _plain(graph, v)) for v in arrays}
         if not any(v in orders for v in arrays):
             return None
-        return lie.pop() if len(lie) == 1 else _plain(graph, op.outputs[0])
+        plain = _plain(graph, op.outputs[0])
+        if any(orders.get(v, plain) == plain for v in arrays):
+            return plain
+        return orders[min(arrays, key=lambda v: graph.values[v].producer)]
     if op.opcode not in _RENAMES or op.inputs[0] not in orders:
         return None
     (read, *_), order = op.inputs, orders[op.inputs[0]]

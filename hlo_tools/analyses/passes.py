@@ -205,7 +205,7 @@ def tiled_reductions(
 
 def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> Mapping[int, tuple[int, ...]]:
     """The ops whose kernels hold the same row of several matrices, and the dimensions that a
-    block's rows stand for, counted from the innermost.
+    block's rows stand for, counted from the program's last one.
     """
     strided: dict[int, tuple[int, ...]] = {}
     remade, orders = frozenset[int](), known_orders(graph).by_value
@@ -221,7 +221,7 @@ def strided_tiles(graph: Graph, kernels: Sequence[Kernel]) -> Mapping[int, tuple
             op = graph.ops[kernel.op]
             held = next((masked[a.value] for a in kernel.reads if a.value in masked), ())
             if kernel.op in tiled:
-                dims = _repeated_rows(graph, kernel) or held
+                dims = _repeated_rows(graph, kernel, orders) or held
             else:
                 # Other sums of what a tile makes are done by another kernel, of rows as they lie.
                 dims = () if _is_sum(graph, op) else held
@@ -248,10 +248,11 @@ def _reads(kernel: Kernel, values: Collection[int]) -> bool:
     return any(access.value in values for access in kernel.reads)
 
 
-def _repeated_rows(graph: Graph, kernel: Kernel) -> tuple[int, ...]:
+def _repeated_rows(graph: Graph, kernel: Kernel, orders: Mapping[int, Order]) -> tuple[int, ...]:
     """The dimensions of a block's rows, if a kernel needs rows of an array that repeats over
     matrices before.
     """
+    worked = _worked_value(graph.ops[kernel.op])
     stored = {access.value for access in kernel.reads}
     dims = _worked_on(graph, graph.ops[kernel.op])
     todo, seen = [*graph.ops[kernel.op].inputs], set[int]()
@@ -262,12 +263,35 @@ def _repeated_rows(graph: Graph, kernel: Kernel) -> tuple[int, ...]:
         seen.add(value)
         op = graph.ops[graph.values[value].producer]
         if op.opcode == BROADCAST and graph.values[value].dims == dims:
-            repeated = _repeated_dims(op.instruction.dimensions, dims)
+            order = orders.get(worked, range(len(dims)))
+            repeated = _repeated_dims(_different_dims(graph, value), dims, order)
             if repeated:
                 return repeated
         elif op.opcode in _ON_THE_WAY:
             todo.extend(op.inputs)
     return ()
+
+
+def _different_dims(graph: Graph, value: int) -> set[int]:
+    """The dimensions of more than one number that a value does not repeat over: XLA makes one
+    broadcast of several.
+    """
+    dims = graph.values[value].dims
+    long = [d for d, size in enumerate(dims) if size > 1]
+    producer = graph.values[value].producer
+    if producer < 0:
+        return set(long)
+    op = graph.ops[producer]
+    if op.opcode == BROADCAST:
+        before = _different_dims(graph, op.inputs[0])
+        return {d for place, d in enumerate(op.instruction.dimensions) if place in before}
+    if op.opcode == RESHAPE:
+        sizes = graph.values[op.inputs[0]].dims
+        read = [d for d, size in enumerate(sizes) if size > 1]
+        if [sizes[d] for d in read] == [dims[d] for d in long]:
+            before = _different_dims(graph, op.inputs[0])
+            return {d for d, own in zip(long, read) if own in before}
+    return set(long)
 
 
 def worked_numbers(graph: Graph, op: Op) -> int:
@@ -277,23 +301,28 @@ def worked_numbers(graph: Graph, op: Op) -> int:
 
 
 def _worked_on(graph: Graph, op: Op) -> tuple[int, ...]:
-    value = op.inputs[0] if op.opcode in REDUCTIONS else op.outputs[0]
-    return graph.values[value].dims
+    return graph.values[_worked_value(op)].dims
+
+
+def _worked_value(op: Op) -> int:
+    return op.inputs[0] if op.opcode in REDUCTIONS else op.outputs[0]
 
 
 def repeats_matrices(kept: Collection[int], dims: Sequence[int]) -> bool:
     """Whether a broadcast to `dims` has the last two dimensions, and so few before them that tiles
     of it are slow: `kept` are the dimensions that it has.
     """
-    repeated = _repeated_dims(kept, dims)
+    repeated = _repeated_dims(kept, dims, range(len(dims)))
     return bool(repeated) and prod(dims[d] for d in repeated) >= LARGE_TILE
 
 
-def _repeated_dims(kept: Collection[int], dims: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions that a broadcast with the last two dimensions repeats over, and the last,
-    counted from the innermost; none if it repeats over none.
+def _repeated_dims(
+    kept: Collection[int], dims: Sequence[int], order: Sequence[int]
+) -> tuple[int, ...]:
+    """The dimensions that a broadcast with the last two dimensions in memory repeats over, and the
+    last, counted from the program's last one; none if it repeats over none.
     """
-    real = [d for d, size in enumerate(dims) if size > 1]
+    real = [d for d in order if dims[d] > 1]
     repeated = [d for d in real[:-2] if d not in kept]
     if not repeated or not {*real[-2:]} <= {*kept}:
         return ()

@@ -47,7 +47,7 @@ from hlo_tools.analyses.column_kernels import column_kernels, summed_arrays, sum
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.passes import LARGE_TILE
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
-from hlo_tools.opcodes import CONVOLUTION, REDUCTIONS
+from hlo_tools.opcodes import CONVOLUTION, COPY, REDUCTIONS
 from hlo_tools.rules import Rule
 from hlo_tools.rules.rule import DimFactors
 
@@ -265,8 +265,10 @@ class StridedTiles:
 
 def block_sizes(op: Op, rule: Rule, dims: Sequence[int]) -> tuple[int, ...]:
     """Sizes of an op's factors that a block's rows stand for, 1 of the others; `dims` are those of
-    the array that it works on, counted from the innermost.
+    the array that it works on, counted from the last one.
     """
+    if not dims or op.opcode == COPY:
+        return ()
     worked = rule.operands[0] if op.opcode in REDUCTIONS else rule.results[0]
     chosen = {factor for dim in dims for factor in worked[dim]}
     return tuple(x.size if f in chosen else 1 for f, x in enumerate(rule.factors))

@@ -41,7 +41,7 @@ from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.passes import strided_tiles
 from hlo_tools.graph import Graph, Op
-from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER
+from hlo_tools.opcodes import CONTRACTIONS, COPY, LOOP_ENTER
 from hlo_tools.rules import FactorKind, Rule
 
 
@@ -222,7 +222,7 @@ def kernel_table(
             by_blocks[number],
             *_special_work(problem.graph, op, rule, shape, backend),
             long_dims(problem.graph, kernel),
-            block_sizes(op, rule, strided[kernel.op]) if kernel.op in strided else (),
+            block_sizes(op, rule, strided.get(kernel.op, ())),
         )
         # Python's dict keeps the order in which rows came up, which sums of seconds follow.
         row = index.setdefault(key, len(index))
@@ -349,7 +349,7 @@ def _kernel_class(problem: Problem, op: Op, kernel: Kernel, backend: Backend) ->
         return "elementwise" if is_by_product else "copy"
     if op.opcode in ("reduce", "reduce-window"):
         return "reduce"
-    return "copy" if op.opcode in (LOOP_ENTER, "scatter", "copy") else "elementwise"
+    return "copy" if op.opcode in (COPY, LOOP_ENTER, "scatter") else "elementwise"
 
 
 def _effect_tables(keys: Sequence[_Key], effects: Sequence[Effect]) -> tuple[EffectTable, ...]:

@@ -171,3 +171,59 @@ def test_a_causal_mask_is_one_too():
     made = kernels(graph, backend_for("cuda").fuser, stored_bytes(graph, _wide(graph)))
     last = {a.value for k in made if k.op in strided_tiles(graph, made) for a in k.writes}
     assert last & {*graph.outputs}
+
+
+def _strided_rows(step, *shapes):
+    """Rows of the largest block that holds the same row of several matrices."""
+    graph = step_graph(step, *shapes)
+    made = kernels(graph, backend_for("cuda").fuser, stored_bytes(graph, _wide(graph)))
+    ops = ((graph.ops[op], block) for op, block in strided_tiles(graph, made).items())
+    dims = [(_worked_dims(graph, op), block) for op, block in ops]
+    return max((math.prod(sizes[d] for d in block) for sizes, block in dims), default=0)
+
+
+def _worked_dims(graph, op):
+    return graph.values[op.inputs[0] if op.opcode == "reduce" else op.outputs[0]].dims
+
+
+def test_two_broadcasts_of_a_mask_repeat_as_one():
+    def twice(x, m):
+        repeated = jnp.broadcast_to(m[None], (HEADS, LENGTH, LENGTH))
+        return _softmax(x + repeated)
+
+    once = lambda x, m: _softmax(x + m)  # noqa: E731
+    shapes = (BATCH, HEADS, LENGTH, LENGTH), (LENGTH, LENGTH)
+    assert _strided_rows(twice, *shapes) == _strided_rows(once, *shapes) == BATCH * HEADS * LENGTH
+
+
+@pytest.mark.parametrize(("operands", "is_strided"), [("heads", True), ("groups", False)])
+def test_rows_lie_as_the_product_writes_them(operands, is_strided):
+    # With a causal mask. Where groups of queries stand beside the keys, a block holds several rows
+    # of one matrix, which have different rows of the mask or the same one.
+    groups = 2 if operands == "groups" else 1
+    query, key = (BATCH, LENGTH, HEADS, groups, 64), (BATCH, LENGTH, HEADS, 64)
+
+    def step(x, y):
+        product = jax.lax.dot_general(x, y, (((4,), (3,)), ((0, 2), (0, 2))))
+        scores = product.transpose(0, 1, 3, 2, 4)
+        mask = jnp.tril(jnp.ones((LENGTH, LENGTH), bool))
+        return _softmax(jnp.where(mask, scores, -1e9))
+
+    assert (_strided_rows(step, query, key) > 0) == is_strided
+
+
+@pytest.mark.parametrize(("is_key_left", "is_tile"), [(False, True), (True, False)])
+def test_sums_over_what_is_not_innermost_in_memory_are_no_tiles(is_key_left, is_tile):
+    query, key = (BATCH, LENGTH, HEADS, 64), (BATCH, LENGTH, HEADS, 64)
+
+    def step(x, y):
+        operands = (y, x) if is_key_left else (x, y)
+        scores = jax.lax.dot_general(*operands, (((3,), (3,)), ((0, 2), (0, 2))))
+        return _softmax(scores.transpose(0, 1, 3, 2) if is_key_left else scores)
+
+    graph = step_graph(step, query, key)
+    made = kernels(graph, backend_for("cuda").fuser, stored_bytes(graph, _wide(graph)))
+    (result,) = graph.outputs
+    # A tile has the row at hand, other kernels wait for its sums and go through it again.
+    (last,) = (k for k in made for a in k.writes if a.value == result)
+    assert last.joins == is_tile
