@@ -22,7 +22,7 @@ from hlo_tools.graph import Graph
 from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, SCATTER
 
 
-LongDims: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+DecidingDims: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Sizes of a value's dimensions, and those of them of which none may have a single element."""
 
 
@@ -59,7 +59,7 @@ class RelaidCopies:
     decides: np.ndarray
 
     @classmethod
-    def build(cls, copies: Sequence[LongDims | None]) -> "RelaidCopies":
+    def build(cls, copies: Sequence[DecidingDims | None]) -> "RelaidCopies":
         """Of all kernels, in their order."""
         chosen = [(k, *copy) for k, copy in enumerate(copies) if copy is not None]
         width = max((len(dims) for _, dims, _ in chosen), default=0)
@@ -86,7 +86,7 @@ class RelaidCopies:
         return ~is_gone
 
 
-def long_dims(graph: Graph, kernel: Kernel) -> LongDims | None:
+def deciding_dims(graph: Graph, kernel: Kernel) -> DecidingDims | None:
     """Those of a kernel; None of one that is no such copy."""
     if kernel.copied is None:
         return None

@@ -31,7 +31,7 @@ from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
 from automap.cost.kernels.merged_products import larger_products
 from automap.cost.kernels.on_core import CoreWork, OnCore, core_work
 from automap.cost.kernels.ragged_products import executed_flops, executed_shape
-from automap.cost.kernels.relaid_copies import LongDims, RelaidCopies, long_dims
+from automap.cost.kernels.relaid_copies import DecidingDims, RelaidCopies, deciding_dims
 from automap.cost.kernels.ring_operands import Operand, Operands
 from automap.cost.kernels.unaligned_rows import ProductRows, RowFactors, row_factors
 from automap.cost.profile.shapes import KernelShape, Larger, kernel_shape
@@ -139,7 +139,7 @@ class _Key:
     rows: RowFactors | None
     addition: Addition | None
     factorization: BatchedFactorization | None
-    relaid: LongDims | None
+    relaid: DecidingDims | None
     block_sizes: tuple[int, ...]
 
 
@@ -221,7 +221,7 @@ def kernel_table(
             tuple(_effect_key(use, accessed) for use in uses),
             by_blocks[number],
             *_special_work(problem.graph, op, rule, shape, backend),
-            long_dims(problem.graph, kernel),
+            deciding_dims(problem.graph, kernel),
             block_sizes(op, rule, strided.get(kernel.op, ())),
         )
         # Python's dict keeps the order in which rows came up, which sums of seconds follow.
