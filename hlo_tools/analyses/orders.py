@@ -8,6 +8,10 @@ as dimensions that it joins lie one after the other      -> in: `known_orders`, 
     order(product) = its dimensions                    order(transpose(x)) = those of x, renamed
     order(elementwise(x, ...)) = order(x)              order(reshape(x)) = those of x, cut, joined
 
+What is made of arrays in several orders lies in the program's if one of them does, else as what was
+made first; a part of a stack, or of another array that is cut, takes the order of what it meets.
+What no product has a say in lies in the program's order, and is not listed.
+
 A product reads an operand as three dimensions, each of which may stand for several: those of the
 batch, those that it alone has, and those that are summed over. The several lie one after the other
 in the order in which the program names them, and the batch is not the innermost

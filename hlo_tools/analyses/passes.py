@@ -309,8 +309,8 @@ def _worked_value(op: Op) -> int:
 
 
 def repeats_matrices(kept: Collection[int], dims: Sequence[int]) -> bool:
-    """Whether a broadcast to `dims` has the last two dimensions, and so few before them that tiles
-    of it are slow: `kept` are the dimensions that it has.
+    """Whether a broadcast to `dims` has the last two dimensions, and repeats over so many matrices
+    before that tiles of it are slow: `kept` are the dimensions that it has.
     """
     repeated = _repeated_dims(kept, dims, range(len(dims)))
     return bool(repeated) and prod(dims[d] for d in repeated) >= LARGE_TILE
