@@ -6,7 +6,9 @@ in another one by the backward loop, whose own products make the gradient that i
 whole stack is copied between the loops: it is there twice for that time, and is read and written
 once more                                                              -> in: `relaid_stacks`
 A product by itself reads a part with its batch dimensions first (`_batch_first`), so queries, keys
-and values of attention are copied too.
+and values of attention are copied too. What a step is given lies in the program's order: a cache of
+keys that a loop over layers reads in another one is copied before it, and what the loop makes of it
+is copied back. (Seen in a step that decodes a token, of no zoo.)
 
 *Operands* that lie in another order than their products read             -> in: `relaid_operands`
 
@@ -61,27 +63,44 @@ reads it as it lies.
 
 
 def relaid_stacks(graph: Graph) -> Iterator[Relaid]:
-    """Stacks that are copied before the op that enters a loop."""
-    orders = known_orders(graph).by_value
+    """Stacks that are copied before the op that enters a loop, and those that are given back by
+    it.
+    """
+    orders, outputs = known_orders(graph).by_value, frozenset(graph.outputs)
     for loop, op in enumerate(graph.ops):
         if op.opcode != LOOP_ENTER:
             continue
         for value, carried in zip(op.inputs, op.outputs):
-            written = _written(graph, value)
-            wanted = _read_order(graph, carried, orders)
-            if written is None or wanted is None:
-                continue
-            dims = graph.values[written].dims
-            own = orders.get(written, tuple(range(len(dims))))
-            if len(wanted) == len(own) and long_dims(wanted, dims) != long_dims(own, dims):
-                # Of a stack the first dimension is that of the layers.
-                stacked = (0, *(dim + 1 for dim in own)), (0, *(dim + 1 for dim in wanted))
-                yield Relaid(
-                    op=loop,
-                    value=value,
-                    times=transpose_times(*stacked, graph.values[value].dims),
-                    long_dims=_apart(own, wanted, dims),
-                )
+            written, is_given = _written(graph, value), graph.values[value].producer < 0
+            wanted = _read_order(graph, list(_parts_read(graph, carried)), orders)
+            if wanted is not None and (written is not None or is_given):
+                own = None if written is None else orders.get(written)
+                yield from _relaid_stack(graph, loop, value, own, wanted)
+        for value in graph.ops[graph.exit_by_entry[loop]].outputs:
+            written = _written(graph, value) if value in outputs else None
+            if written is not None:
+                own = orders.get(written) or _read_order(graph, [written], orders)
+                yield from _relaid_stack(graph, loop, value, own, None)
+
+
+def _relaid_stack(
+    graph: Graph, loop: int, value: int, own: Order | None, wanted: Order | None
+) -> Iterator[Relaid]:
+    """The copy of a stack whose parts are in one order and wanted in another one, both None for the
+    program's; none if these are the same.
+    """
+    # Of a stack the first dimension is that of the layers.
+    sizes = graph.values[value].dims
+    plain, dims = tuple(range(len(sizes) - 1)), sizes[1:]
+    before, after = own or plain, wanted or plain
+    if len(before) == len(after) and long_dims(before, dims) != long_dims(after, dims):
+        stacked = [(0, *(dim + 1 for dim in order)) for order in (before, after)]
+        yield Relaid(
+            op=loop,
+            value=value,
+            times=transpose_times(stacked[0], stacked[1], sizes),
+            long_dims=_apart(before, after, dims),
+        )
 
 
 def relaid_scratch(graph: Graph) -> Iterator[Scratch]:
@@ -115,15 +134,19 @@ def _written(graph: Graph, stack: int) -> int | None:
     return part if is_stacked else None
 
 
-def _read_order(graph: Graph, carried: int, orders: Mapping[int, Order]) -> Order | None:
+def _read_order(graph: Graph, parts: list[int], orders: Mapping[int, Order]) -> Order | None:
     """The order that a loop reads the parts of a stack in; None if any will do."""
-    for part in _parts_read(graph, carried):
+    while parts:
+        part = parts.pop(0)
         for user in graph.users[part]:
             op = graph.ops[user]
             if op.opcode in _ELEMENTWISE and op.outputs[0] in orders:
                 return orders[op.outputs[0]]
             if op.opcode == DOT:
                 return _batch_first(op, part, len(graph.values[part].dims))
+            if op.opcode == DYNAMIC_UPDATE_SLICE and op.inputs[0] == part:
+                # A cache is read with what is new in it.
+                parts.append(op.outputs[0])
     return None
 
 

@@ -93,3 +93,35 @@ def test_dimensions_of_one_element_have_no_order():
         "bthgd,bshd->bhgts", "bhgts,bshd->bthgd", (1, 1, 64), (1, 64), batch=2, length=1
     )
     assert _relaid(workload) == []
+
+
+@pytest.mark.parametrize(
+    ("read", "cache", "is_written", "n_copies"),
+    [
+        ("bkgc,btkc->bkgt", (8, 64, 4, 16), True, 2),
+        ("bkgc,btkc->bkgt", (8, 64, 4, 16), False, 1),
+        ("bkgc,bktc->bkgt", (8, 4, 64, 16), True, 0),
+    ],
+)
+def test_a_cache_is_copied_before_the_loop_that_reads_it_and_back_if_it_is_written(
+    read, cache, is_written, n_copies
+):
+    queries = jax.ShapeDtypeStruct((8, 4, 2, 16), "float32")
+    caches = jax.ShapeDtypeStruct((LAYERS, *cache), "float32")
+
+    def step(caches, queries):
+        def layer(h, keys):
+            if is_written:
+                new = jnp.sum(h) * jnp.ones((8, *(1 if n == 64 else n for n in cache[1:])))
+                keys = jax.lax.dynamic_update_slice(keys, new, (0, 0, 0, 0))
+            scores = jnp.einsum(read, h, keys)
+            return h + scores.sum(-1, keepdims=True), keys if is_written else None
+
+        out, kept = jax.lax.scan(layer, queries, caches)
+        return (kept if is_written else caches + 1.0), out
+
+    graph = trace_step(step, (caches, queries), platform="cuda").problem.graph
+    copies = list(relaid_stacks(graph))
+    assert [copy.value in graph.inputs for copy in copies] == [True, False][:n_copies]
+    # Of one head or of one place there is nothing to turn.
+    assert all(copy.long_dims == {2, 3} for copy in copies)
