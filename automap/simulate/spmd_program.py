@@ -73,13 +73,11 @@ class _Builder:
         order, problem = tables.order, tables.program.problem
         self.graph: Graph = problem.graph
         is_end = (order.kind == ENTER) | (order.kind == EXIT)
-        self.slot_by_op = {int(op): slot for slot, op in enumerate(order.op)}
-        # Of a loop its begin and end count, not the copies that are written before it.
-        self.slot_by_op |= {int(order.op[slot]): int(slot) for slot in np.flatnonzero(is_end)}
-        self.copies: dict[int, list[int]] = defaultdict(list)
+        self.end_by_op = {int(order.op[slot]): int(slot) for slot in np.flatnonzero(is_end)}
+        # Of a loop what is written before it; of other ops their kernel, and copies behind it.
+        self.kernels: dict[int, list[int]] = defaultdict(list)
         for slot in np.flatnonzero(~is_end):
-            if self.graph.ops[order.op[slot]].opcode == LOOP_ENTER:
-                self.copies[int(order.op[slot])].append(int(slot))
+            self.kernels[int(order.op[slot])].append(int(slot))
         self.is_spare = (order.kind == SPARE) | (order.kind == LATE)
         self.row = order.row
         self.kernel_seconds = priced.kernel_seconds
@@ -103,15 +101,15 @@ class _Builder:
         if op.opcode == LOOP_ENTER:
             # The op after it in the graph is in the body, or ends the loop.
             runs = self.graph.ops[index + 1].trip_count
-            copies = [
-                frame.add(self._kernel(index, slot, made)) for slot in self.copies.get(index, ())
+            written = [
+                frame.add(self._kernel(index, slot, made)) for slot in self.kernels.get(index, ())
             ]
-            made = made.union(copies)
+            made = made.union(written)
             self.frames.append(_Frame(runs=runs, enters=index, after=made))
             return
         # An op without a slot is fused to others: its readers wait for what it would wait for.
-        if index in self.slot_by_op:
-            made = frozenset({frame.add(self._kernel(index, self.slot_by_op[index], made))})
+        for slot in self.kernels.get(index, ()):
+            made = frozenset({frame.add(self._kernel(index, slot, made))})
         for value in op.outputs:
             frame.made_by[value] = self._written(frame, value, index, made)
 
@@ -172,7 +170,7 @@ class _Builder:
             Node(
                 kind=NodeKind.LOOP,
                 number=body.enters,
-                slot=self.slot_by_op[body.enters],
+                slot=self.end_by_op[body.enters],
                 after=tuple(sorted(body.after)),
                 trips=trips,
                 body=Region(tuple(body.nodes)),
