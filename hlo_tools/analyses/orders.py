@@ -77,8 +77,8 @@ def _has_any_order(graph: Graph, op: Op, any_order: Collection[int]) -> bool:
     if op.opcode == DYNAMIC_SLICE:
         return True
     arrays = [v for v in op.inputs if _is_array(graph, v)]
-    is_renamed = op.opcode in _ELEMENTWISE or op.opcode in _RENAMES
-    return is_renamed and bool(arrays) and all(v in any_order for v in arrays)
+    keeps_order = op.opcode in _ELEMENTWISE or op.opcode in _RENAMES
+    return keeps_order and bool(arrays) and all(v in any_order for v in arrays)
 
 
 def _made_order(
@@ -97,9 +97,9 @@ def _made_order(
         return orders[min(arrays, key=lambda v: graph.values[v].producer)]
     if op.opcode not in _RENAMES or op.inputs[0] not in orders:
         return None
-    (read, *_), order = op.inputs, orders[op.inputs[0]]
+    read, order = graph.values[op.inputs[0]], orders[op.inputs[0]]
     if op.opcode == RESHAPE:
-        return _reshaped(order, graph.values[read].dims, graph.values[op.outputs[0]].dims)
+        return _reshaped(order, read.dims, graph.values[op.outputs[0]].dims)
     place = {dim: at for at, dim in enumerate(op.instruction.dimensions)}
     return tuple(place[dim] for dim in order)
 

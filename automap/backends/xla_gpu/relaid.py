@@ -93,13 +93,14 @@ def _relaid_stack(
     sizes = graph.values[value].dims
     plain, dims = tuple(range(len(sizes) - 1)), sizes[1:]
     before, after = own or plain, wanted or plain
-    if len(before) == len(after) and long_dims(before, dims) != long_dims(after, dims):
+    reader = partial(_turned, before, after)
+    if len(before) == len(after) and reader(dims) is not None:
         stacked = [(0, *(dim + 1 for dim in order)) for order in (before, after)]
         yield Relaid(
             op=loop,
             value=value,
             times=transpose_times(stacked[0], stacked[1], sizes),
-            long_dims=_apart(before, after, dims),
+            long_dims=frozenset(dim + 1 for dim in _deciding([reader], dims)),
         )
 
 
@@ -220,7 +221,8 @@ def _readers(
     while left:
         known, named = left.pop()
         if known in outputs:
-            yield partial(_given_back, orders.by_value[known], named)
+            # A step gives its outputs back in the program's order.
+            yield partial(_turned, tuple(named[d] for d in orders.by_value[known]), named)
         for user in graph.users[known]:
             op = graph.ops[user]
             if op.opcode == TRANSPOSE:
@@ -229,10 +231,9 @@ def _readers(
                 yield partial(_wanted, graph, orders, op, known, named)
 
 
-def _given_back(order: Order, named: Order, dims: Dims) -> Order | None:
-    """The order of a step's output, which is the program's."""
-    local, plain = tuple(dims[d] for d in named), tuple(range(len(named)))
-    return None if long_dims(order, local) == long_dims(plain, local) else named
+def _turned(own: Order, wanted: Order, dims: Dims) -> Order | None:
+    """The order that is wanted of what lies in its own; None if they are one."""
+    return None if long_dims(own, dims) == long_dims(wanted, dims) else wanted
 
 
 def _wanted(
@@ -247,16 +248,6 @@ def _wanted(
         made = graph.values[op.outputs[0]].dims
         copied = reshape_order(order, graph.values[known].dims, made, local)
     return None if copied is None else tuple(named[d] for d in copied)
-
-
-def _apart(own: Order, wanted: Order, dims: tuple[int, ...]) -> frozenset[int]:
-    """Dimensions of a stack without which its parts lie in one order."""
-    return frozenset(
-        dim + 1
-        for dim, size in enumerate(dims)
-        if size > 1
-        and long_dims(own, _without(dims, dim)) == long_dims(wanted, _without(dims, dim))
-    )
 
 
 def _without(dims: tuple[int, ...], dim: int) -> tuple[int, ...]:

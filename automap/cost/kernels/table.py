@@ -66,7 +66,7 @@ class KernelTable:
     `on_core` what they do within the cores, `convolutions` those that a library computes,
     `product_rows` the rows of products, where those that are not aligned are slower, `additions`
     scatters that add atomically, `factorizations` those of matrices, `relaid` copies of operands to
-    another order.
+    another order, `strided` tiles whose block may hold the same row of many matrices.
 
     Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
     `written_bytes` that it writes before it begins, `written_factors` the bit masks of the factors
