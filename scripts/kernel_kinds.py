@@ -75,7 +75,7 @@ def predicted_seconds(outcome: Outcome) -> Seconds:
         op = kernel.work(program.problem.graph)
         seconds[kind_of([op.opcode])] += float(priced.kernel_seconds[row]) * op.trip_count
     # What is summed is copied into one array with others, and out of it.
-    joined = float(priced.joined_seconds @ priced.collectives.count)
+    joined = float(priced.copying_seconds @ priced.collectives.count)
     seconds[kind_of(["slice"])] += joined
     seconds[WAITING] = best.estimate.collective_seconds
     return seconds

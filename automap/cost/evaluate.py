@@ -82,8 +82,9 @@ class Priced:
 
     `overlapped_seconds` [entries] are those of a collective that go on within a kernel
     (`automap.cost.kernels.rings`, `automap.cost.kernels.gathers`); they are not in
-    `collective_seconds`. `joined_seconds` [entries] are of the kernels that copy what is summed
-    into an array with others and out of it; 0 while nothing is known of others.
+    `collective_seconds`. `copying_seconds` [entries] are of the kernels that turn what is
+    gathered or scattered (`automap.cost.traffic.turned`), and of those that copy what is summed
+    into an array with others and out of it, which are left out while nothing is known of others.
     """
 
     sharding: Shardings
@@ -91,7 +92,7 @@ class Priced:
     kernel_seconds: np.ndarray
     collective_seconds: np.ndarray
     overlapped_seconds: np.ndarray
-    joined_seconds: np.ndarray
+    copying_seconds: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Together:
     """
 
     collective_seconds: np.ndarray
-    joined_seconds: np.ndarray
+    copying_seconds: np.ndarray
     work: Work | None
     local: np.ndarray
 
@@ -151,7 +152,7 @@ class Evaluator:
         """
         collectives, sizes = priced.collectives, priced.sharding.sizes
         seconds, scheduled = priced.collective_seconds, self.backend.schedule_numbers
-        joined, work = priced.joined_seconds, None
+        joined, work = priced.copying_seconds, None
         if scheduled is not None and order is not None:
             messages = None
             if self.backend.loop_messages == "all":
@@ -167,7 +168,8 @@ class Evaluator:
             )
             if messages is not None:
                 runs = np.maximum(collectives.count, 1)
-                seconds, joined = taken.sent / runs, taken.joined / runs
+                seconds = taken.sent / runs
+                joined = taken.joined / runs + self._turning_seconds(collectives)
         return Together(seconds, joined, work, self.stored_local(priced.sharding))
 
     def add_up(self, priced: Priced, together: Together) -> Estimate:
@@ -179,8 +181,8 @@ class Evaluator:
         # threshold a plan that hides nothing would show 1e-18 hidden seconds.
         hidden = busy - waiting if busy - waiting > _ROUNDING * busy else 0.0
         peak_bytes, fresh_seconds = self._peak(together.local, collectives)
-        joined_seconds = float(together.joined_seconds @ collectives.count)
-        busy_seconds = float(kernel_seconds @ self.tables.kernels.count) + joined_seconds
+        copying_seconds = float(together.copying_seconds @ collectives.count)
+        busy_seconds = float(kernel_seconds @ self.tables.kernels.count) + copying_seconds
         return Estimate(
             compute_seconds=busy_seconds + fresh_seconds,
             collective_seconds=waiting,
@@ -250,7 +252,7 @@ class Evaluator:
         return replace(
             priced,
             collective_seconds=together.collective_seconds,
-            joined_seconds=together.joined_seconds,
+            copying_seconds=together.copying_seconds,
         )
 
     def price(self, sharding: Shardings) -> Priced:
@@ -293,8 +295,15 @@ class Evaluator:
             kernel_seconds=kernel_seconds,
             collective_seconds=collective_seconds - overlapped,
             overlapped_seconds=overlapped,
-            joined_seconds=np.zeros(len(overlapped)),
+            copying_seconds=self._turning_seconds(collectives),
         )
+
+    def _turning_seconds(self, collectives: Collectives) -> np.ndarray:
+        """Of the kernels that turn what collectives gather or scatter, [entries]."""
+        device, turned_bytes = self.topology.device, collectives.turned_bytes
+        seconds = 2 * turned_bytes / device.memory_bytes_per_s("copy")
+        seconds = np.maximum(seconds + self.backend.launch_gap_seconds, device.launch_seconds)
+        return np.where(turned_bytes > 0, seconds, 0.0)
 
     def collective_work(self, sharding: Shardings, collectives: Collectives) -> CollectiveWork:
         """What the backend's effects read of `collectives`."""

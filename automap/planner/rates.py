@@ -110,7 +110,7 @@ def program_losses(evaluator: Evaluator, priced: Priced) -> LostRecord:
         padding=padding,
         launches=launches,
         products=float(left[is_product].sum()),
-        memory=float(left[~is_product].sum() + priced.joined_seconds @ priced.collectives.count)
+        memory=float(left[~is_product].sum() + priced.copying_seconds @ priced.collectives.count)
         + evaluator.fresh_seconds(priced),
     )
 

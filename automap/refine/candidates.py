@@ -169,7 +169,7 @@ def step_parts(evaluator: Evaluator, split_classes: SplitClasses) -> np.ndarray:
         len(tables.results.count) + len(tables.operands.count),
     )
     edge = collectives.edge + np.where(collectives.on_operand, n_results, 0)
-    seconds = priced.collective_seconds + priced.overlapped_seconds + priced.joined_seconds
+    seconds = priced.collective_seconds + priced.overlapped_seconds + priced.copying_seconds
     seconds *= collectives.count
     by_kind = np.bincount(
         edge * len(KINDS) + collectives.kind, weights=seconds, minlength=n_edges * len(KINDS)

@@ -3,7 +3,8 @@
 Every device runs the same program on parts of the same size, so one of them stands for all. The ops
 are walked in the order of the schedule; what is fused to a kernel hands on what it waits for:
 
-    operand edge that communicates    kernels of the operand -> collective -> kernels with the op
+    operand edge that communicates    kernels of the operand -> collective -> kernels with the op,
+                                      of which the first may turn what was gathered
     result edge that communicates     kernels with the op -> collective -> kernels that read it
     parameters, and all that was there before the step or the trip: nothing to wait for
 
@@ -35,13 +36,13 @@ _NOTHING: frozenset[int] = frozenset()
 @dataclass(frozen=True, slots=True)
 class _Message:
     """A collective at one place of the program; `total_seconds` of all its runs in a step, and
-    `joined_seconds` of the kernels that copy what it sums.
+    `copying_seconds` of the kernels that copy what it sends, or has sent.
     """
 
     entry: int
     edge: int
     total_seconds: float
-    joined_seconds: float
+    copying_seconds: float
     slot: int
     is_urgent: bool
     leaves_loops: bool
@@ -132,9 +133,9 @@ class _Builder:
             made = frozenset({node})
         for message in self.operands.get((value, op), ()):
             # Of several collectives on one edge each takes what the one before it made.
-            node = frame.add(_collective(message, frame, value, op, made))
-            frame.gathered[message.edge, value] = node
-            made = frozenset({node})
+            made = frozenset({frame.add(_collective(message, frame, value, op, made))})
+            made = self._copied(NodeKind.KERNEL, message, frame, op, made)
+            (frame.gathered[message.edge, value],) = made
         return made
 
     def _written(self, frame: _Frame, value: int, op: int, made: frozenset[int]) -> frozenset[int]:
@@ -150,16 +151,24 @@ class _Builder:
         self, message: _Message, frame: _Frame, value: int, op: int, made: frozenset[int]
     ) -> frozenset[int]:
         """A collective of a result, behind the kernels that copy it."""
-        if message.joined_seconds and frame.runs:
-            copies = Node(
-                kind=NodeKind.SPARE,
-                number=op,
-                slot=message.slot,
-                after=tuple(sorted(made)),
-                seconds=message.joined_seconds / frame.runs,
-            )
-            made = frozenset({frame.add(copies)})
+        made = self._copied(NodeKind.SPARE, message, frame, op, made)
         return frozenset({frame.add(_collective(message, frame, value, op, made))})
+
+    @staticmethod
+    def _copied(
+        kind: NodeKind, message: _Message, frame: _Frame, op: int, after: frozenset[int]
+    ) -> frozenset[int]:
+        """What is made when the kernels have run that copy what a collective sends or has sent."""
+        if not message.copying_seconds or not frame.runs:
+            return after
+        copies = Node(
+            kind=kind,
+            number=op,
+            slot=message.slot,
+            after=tuple(sorted(after)),
+            seconds=message.copying_seconds / frame.runs,
+        )
+        return frozenset({frame.add(copies)})
 
     def _leave(self, index: int) -> None:
         body, op = self.frames.pop(), self.graph.ops[index]
@@ -238,7 +247,7 @@ def _messages(
     """The collectives at each (value, op)."""
     collectives, result = priced.collectives, defaultdict[tuple[int, int], list[_Message]](list)
     total = priced.collective_seconds * collectives.count
-    joined = priced.joined_seconds * collectives.count
+    joined = priced.copying_seconds * collectives.count
     chosen = np.flatnonzero((collectives.on_operand == on_operand) & (total > 0))
     for entry in chosen.tolist():
         edge, is_sum = (
@@ -255,7 +264,7 @@ def _messages(
                     entry=entry,
                     edge=edge,
                     total_seconds=float(total[entry] * places.share[at]),
-                    joined_seconds=float(joined[entry] * places.share[at]),
+                    copying_seconds=float(joined[entry] * places.share[at]),
                     slot=int(slot),
                     is_urgent=not collectives.combinable[entry],
                     leaves_loops=is_sum and times < trips,

@@ -11,6 +11,15 @@ as the planner does, and are no second opinion                 -> in: `automap.v
 Copies, Fourier transforms and other calls have no estimate: they read their operands and write
 their results                                                           -> in: `_UNSAID`
 
+XLA takes memory to be as fast as the device's is at its best. Kernels were measured to reach less
+of it, the catalogue's `memory_efficiency` e: an estimate x of XLA's is believed as
+                                                                             -> in: `_from_memory`
+
+    max(x, min(x / e, bytes / (e * bandwidth)))
+
+as a kernel is slower by no more than that, and by less where it only touches its arrays' parts or
+is bound by what it computes.
+
 What is believed of a kernel's work w is not all that it takes: the device needs a gap between two
 kernels, and no kernel is done faster than the catalogue says of the device
                                                                          -> in: `gpu_kernel_seconds`
@@ -39,7 +48,7 @@ unless its additions meet at few numbers, which takes as long as the planner has
                                                                      -> in: `_addition_seconds`
 
 One kind is no faster: rows in tiles, of which a tile has the same one of several matrices
-(`hlo_tools.analyses.passes`). XLA takes them for as fast as others
+(`hlo_tools.analyses.strided_tiles`). XLA takes them for as fast as others
                                                                    -> in: `_holds_strided_rows`
 
     w >= bytes / (bandwidth * strided_tile_share)
@@ -64,7 +73,7 @@ from automap.verify.gpu_calls import (
     shape_bytes,
     unaligned_seconds,
 )
-from hlo_tools.analyses.passes import repeats_matrices
+from hlo_tools.analyses.strided_tiles import repeats_matrices
 from hlo_tools.compiled.estimates import GpuEstimate
 from hlo_tools.graph import DTYPE_BITS
 from hlo_tools.module import Computation, Instruction, Module, Shape
@@ -172,9 +181,17 @@ def _believed(
             if measured is not None:
                 return measured
         elif model in estimate.seconds:
-            return estimate.seconds[model]
+            return _from_memory(estimate.seconds[model], moved_bytes, device)
     moved = moved_bytes if instruction.opcode in _UNSAID else 0
     return moved / _streamed_bytes_per_s(device)
+
+
+def _from_memory(estimated_seconds: float, moved_bytes: int, device: Device) -> float:
+    """An estimate of XLA's, of a kernel that reads and writes so much at most, at the bandwidth
+    that kernels were measured to reach.
+    """
+    slowest = moved_bytes / _streamed_bytes_per_s(device)
+    return max(estimated_seconds, min(estimated_seconds / device.memory_efficiency, slowest))
 
 
 def _operand_bytes(module: Module) -> Mapping[str, int]:

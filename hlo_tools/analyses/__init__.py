@@ -23,7 +23,7 @@
 `hlo_tools.analyses.host_memory`  what is in the host's memory, and what brings it there and back
 `hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves
 `hlo_tools.analyses.orders`       in which order XLA:GPU lays dimensions of arrays
-`hlo_tools.analyses.passes`       what kernels that are fused read once, and which hold rows whole
+`hlo_tools.analyses.passes`       what kernels that are fused read once
 `hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward
                                   pass, which the update
 `hlo_tools.analyses.product_kernels`  what the kernel of a product computes besides it
@@ -33,5 +33,6 @@
                                   state, batch, rng key, constant
 `hlo_tools.analyses.storage`      storage groups: the dimensions along which a leaf can be kept
                                   sharded without its computation being so
+`hlo_tools.analyses.strided_tiles`  which tiles hold the same row of several matrices
 `hlo_tools.analyses.widths`       which float32 values are kept as bfloat16
 """

@@ -23,7 +23,8 @@ from math import prod
 
 from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.fuser import Fuser
-from hlo_tools.analyses.passes import PassGroup, pass_groups, worked_numbers
+from hlo_tools.analyses.passes import PassGroup, pass_groups
+from hlo_tools.analyses.tiles import worked_numbers
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, OWN_KERNEL, REDUCTIONS
 

@@ -18,7 +18,8 @@ class Fuser:
     rows are looked up in is converted whole before, or only those rows, `slices` whether a product
     loads a part whose offset is known at run time from the array that it is cut of, or from a copy,
     `stacks` whether a part that is written into an array is read of it before, and whether by a
-    kernel of its own that shares nothing,
+    kernel of its own that shares nothing, as XLA:GPU makes no kernel with several results of one
+    that works in place (gpu_fusible.cc),
     `sums` whether what waits for a sum always reads its arrays once more, or has rows at hand that
     are worked on in tiles,
     `columns` what a sum over rows is one kernel with: others of its pass, or what reads the same
@@ -45,7 +46,7 @@ class Fuser:
     updates: Literal["scattered", "compared"] = "scattered"
     casts: Literal["all", "widening"] = "all"
     sums: Literal["end a pass", "end a pass but in tiles"] = "end a pass"
-    stacks: Literal["written", "written apart", "read and written"] = "read and written"
+    stacks: Literal["written apart", "read and written"] = "read and written"
     columns: Literal["in their pass", "beside what reads the same"] = "in their pass"
 
     def runs_apart(self, graph: Graph, op: Op) -> bool:

@@ -133,7 +133,7 @@ XLA_GPU: Final = Backend(
         # What a product would load must be no larger than its operand (gemm_fusion.cc).
         casts="widening",
         sums="end a pass but in tiles",
-        stacks="written",
+        stacks="written apart",
         columns="beside what reads the same",
     ),
     protocols=NCCL,

@@ -26,7 +26,7 @@ and delays the other by the blocks                                       -> in: 
 What another kernel makes is summed beside that in the same way, all of it given.
 
 Sums along rows are fast, but for blocks that hold the same row of several matrices
-(`hlo_tools.analyses.passes`), where a device has so many that a block has many rows:
+(`hlo_tools.analyses.strided_tiles`), where a device has so many that a block has many rows:
 
     rows of a block = matrices that an array repeats over * length of a row  -> in: `StridedTiles`
 """
@@ -45,7 +45,7 @@ from automap.program.problem import Problem
 from hlo_tools.analyses.accesses import Kernel, read_through
 from hlo_tools.analyses.column_kernels import column_kernels, summed_arrays, sums_columns
 from hlo_tools.analyses.fuser import Fuser
-from hlo_tools.analyses.passes import LARGE_TILE
+from hlo_tools.analyses.strided_tiles import LARGE_TILE
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import CONVOLUTION, COPY, REDUCTIONS
 from hlo_tools.rules import Rule

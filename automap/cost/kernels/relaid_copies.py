@@ -1,5 +1,6 @@
 """Copies that a compiler makes besides: of arrays to another order of dimensions
-(`automap.backends.Backend.relaid`), and of inputs that a step changes and its caller keeps
+(`automap.backends.Backend.relaid`), of inputs that a step changes and its caller keeps, and of what
+tiles make to its place in an array that is there (`hlo_tools.analyses.passes`)
                                                                         -> in: `with_copies`
 Whether an operand lies as its product reads it may depend on a dimension that stands between two
 others. One that a device has a single element of has no place in an order: where a plan leaves one
@@ -18,6 +19,7 @@ from automap.cost.kernels.matrix_tiles import rows_of_copies
 from automap.cost.shardings import Shardings
 from automap.program.problem import Problem
 from hlo_tools.analyses.accesses import Access, Kernel
+from hlo_tools.analyses.passes import stacked_tiles
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import DYNAMIC_UPDATE_SLICE, SCATTER
 
@@ -30,8 +32,12 @@ def with_copies(
     problem: Problem, kernels: Sequence[Kernel], backend: Backend, n_bytes: Sequence[int]
 ) -> list[Kernel]:
     """The kernels with those that copy a value whole; `n_bytes` are those of each value."""
-    copies = list[Kernel]()
-    for copy in (*backend.relaid(problem.graph), *_kept_inputs(problem)):
+    graph, copies = problem.graph, list[Kernel]()
+    # They are copied where they are made: put off to the end of the trip, where they are needed,
+    # all of them would be there at once.
+    stacked = stacked_tiles(graph, backend.fuser, kernels)
+    parts = (Relaid(op=graph.values[v].producer, value=v) for v in stacked)
+    for copy in (*backend.relaid(graph), *_kept_inputs(problem), *parts):
         moved = Access(copy.value, round(n_bytes[copy.value] * copy.times))
         copies.append(Kernel(copy.op, (moved,), (moved,), copied=copy.long_dims))
     # In program order, as `kernels` are; equal places keep theirs.

@@ -39,7 +39,7 @@ from automap.program.problem import Problem
 from automap.program.work import rate_dtype
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.accesses import Access, Kernel
-from hlo_tools.analyses.passes import strided_tiles
+from hlo_tools.analyses.strided_tiles import strided_tiles
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import CONTRACTIONS, COPY, LOOP_ENTER
 from hlo_tools.rules import FactorKind, Rule

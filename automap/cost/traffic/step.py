@@ -90,6 +90,20 @@ class Collectives(Entries):
         columns = (self.copied, self.whole_sums, self.turned_operands, self.turned_results)
         return np.concatenate(columns)
 
+    @property
+    def turned_bytes(self) -> np.ndarray:
+        """Bytes of the arrays that are turned after they are gathered, or before they are
+        scattered, [entries].
+        """
+        turned = np.zeros(len(self.kind), bool)
+        for on_operand, kind, beside in (
+            (True, ALL_GATHER, self.turned_operands),
+            (False, REDUCE_SCATTER, self.turned_results),
+        ):
+            rows = np.flatnonzero((self.on_operand == on_operand) & (self.kind == kind))
+            turned[rows] = beside[self.edge[rows]] > 0
+        return np.where(turned, self.n_bytes, 0.0)
+
 
 def collectives(
     operands: Edges, windows: Windows, results: Edges, sharding: Shardings

@@ -20,8 +20,10 @@ all of it is there twice for that time
 
 Where these are in the schedule                                             -> in: `with_turned`
 
-What it takes in time is not counted: judged by the sequence-parallel presets of four models that
-nothing is fitted on, steps were off by 5.2 % in the mean with it and by 4.8 % without.
+Each is a kernel that reads and writes U bytes (`Priced.copying_seconds` of
+`automap.cost.evaluate`). With them sequence-parallel presets of five models on 8xh100 are predicted
+3.7 % too fast to 4.7 % too slow, 12 % too fast to 1.9 % too slow without (2026-11-29, one script
+for both, not kept; XLA:GPU's schedule of jax 0.10.2).
 
 With sums that are whole on TPUs too, the memory of zero-3 of eight models is 19 % off what libtpu
 0.0.51 allocates in the mean, 25 % without, and of none further off (2026-11-28). Where it puts

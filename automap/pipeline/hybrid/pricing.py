@@ -161,7 +161,7 @@ class Pricer:
         # Entries of `Collectives`: one kind of collective of one edge, `count` times a step.
         entries, in_each = priced.collectives, self._in_each(priced.collectives, inner)
         seconds, joined = (
-            each * entries.count for each in (priced.collective_seconds, priced.joined_seconds)
+            each * entries.count for each in (priced.collective_seconds, priced.copying_seconds)
         )
         is_update = entries.phase == Phase.UPDATE
         waiting_share = self._waiting_share(evaluator, priced, in_each)

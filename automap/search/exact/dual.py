@@ -44,7 +44,7 @@ def costs(
     """Of a plan."""
     priced, tables = evaluator.price_point(split_classes), evaluator.tables
     collectives = priced.collectives
-    each = (priced.collective_seconds + priced.joined_seconds) * collectives.count
+    each = (priced.collective_seconds + priced.copying_seconds) * collectives.count
     # Numbered as in `FeatureOffsets`: kernels first, then operand edges, then result edges.
     seconds = np.zeros(features.shapes)
     seconds[: features.operands] = priced.kernel_seconds * tables.kernels.count

@@ -366,9 +366,9 @@ def _split_batch(
             joint.on_operand,
             priced.collective_seconds,
             priced.overlapped_seconds,
-            priced.joined_seconds,
+            priced.copying_seconds,
             together.collective_seconds,
-            together.joined_seconds,
+            together.copying_seconds,
         )
     ]
     # Columns of rows that every point has: n equal parts.

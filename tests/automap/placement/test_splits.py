@@ -128,8 +128,8 @@ def test_tasks_of_one_split_are_those_of_the_same_sharding() -> None:
         point = SplitClasses(mesh, tuple((c,) for c, _ in degrees))
         priced = evaluator.price_point(point)
         # Tasks send each sum by itself: none is copied into an array with others.
-        joined_seconds = float(priced.joined_seconds @ priced.collectives.count)
-        kernel_seconds = evaluator.estimate(priced).compute_seconds - joined_seconds
+        copying_seconds = float(priced.copying_seconds @ priced.collectives.count)
+        kernel_seconds = evaluator.estimate(priced).compute_seconds - copying_seconds
         assert splits.seconds[row, 0].sum() == pytest.approx(kernel_seconds)
     # Samples in 4: the gradients of both weights are summed, and the loss.
     row = splits.forms.index(((program.batch_class, 4),))

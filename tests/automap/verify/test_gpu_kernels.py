@@ -280,3 +280,32 @@ ENTRY %main (x: {scores}, m: f32[{mask}]) -> {scores} {{
     moved = 4 * (2 * 4 * 16 * 1024**2 + 1024 * (1024 if at == "2,3" else 64))
     slow = _roofline("f32", 0, moved / backend.column_numbers.strided_tile_share)
     assert (seconds == pytest.approx(slow)) == (at == "2,3")
+
+
+@pytest.mark.parametrize(
+    ("said_share", "believed_share"),
+    [
+        (0.5, 0.5 / 0.85),  # it touches parts of its arrays
+        (0.95, 1.0),  # it moves them once, which XLA takes to be faster than it is
+        (3.0, 3.0),  # it moves them more than once, or computes for longer
+    ],
+)
+def test_estimates_are_of_the_bandwidth_that_kernels_reach(said_share, believed_share):
+    entry = """
+%inside (x: f32[4096,4096]) -> f32[4096,4096] {
+  %x = f32[4096,4096] parameter(0)
+  ROOT %n = f32[4096,4096] negate(%x)
+}
+ENTRY %main (x: f32[4096,4096]) -> f32[4096,4096] {
+  %x = f32[4096,4096] parameter(0)
+  ROOT %call = f32[4096,4096] fusion(%x), kind=kLoop, calls=%inside
+}
+"""
+    module = decode_module(text_to_proto(f"HloModule step, is_scheduled=true\n{entry}"))
+    device, backend = get_topology("8xh100").device, backend_for("cuda")
+    assert device.memory_efficiency == 0.85
+    (call,) = (i for i in module.computations[module.entry_id].instructions if i.name == "call")
+    moved = 2 * 4 * 4096**2 / (device.hbm_bytes_per_s * device.memory_efficiency)
+    said = {"call": GpuEstimate(kind="", seconds={"indexing-cost-model": said_share * moved})}
+    seconds = gpu_kernel_seconds(said, module, device, backend)(call)
+    assert seconds == pytest.approx(believed_share * moved + backend.launch_gap_seconds)

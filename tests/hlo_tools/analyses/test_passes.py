@@ -8,7 +8,7 @@ import pytest
 
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels
-from hlo_tools.analyses.passes import LARGE_TILE, strided_tiles
+from hlo_tools.analyses.strided_tiles import LARGE_TILE, strided_tiles
 from hlo_tools.analyses.widths import stored_bytes
 from tests.hlo_tools.graphs import step_graph
 

@@ -16,6 +16,7 @@ from tests.automap.cost.kernels.plain import (
 
 
 GAP_SECONDS = backend_for("cuda").launch_gap_seconds
+_H100 = machine("8xh100")
 BATCH, LENGTH, HEADS, WIDTH = 8, 64, 4, 32
 HEAD_BYTES = 4 * BATCH * LENGTH * HEADS * WIDTH
 
@@ -84,3 +85,27 @@ def test_the_least_that_a_copy_takes_is_nothing():
     least = cost.roofline.least_seconds(8)
     assert len(kernels.relaid.kernels) == 1
     assert (least[kernels.relaid.kernels] == 0).all() and (least > 0).any()
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_what_tiles_make_is_copied_into_its_stack(is_written):
+    """A loop that keeps the numerators of softmaxes, which nothing else has to be written for, or
+    which a product reads too, so that they are in memory.
+    """
+    layers, rows, width = 4, 256, 512
+
+    def step(state, x):
+        def layer(x, w):
+            numerator = jnp.exp(x - x.max(-1, keepdims=True))
+            weights = numerator / numerator.sum(-1, keepdims=True)
+            return (numerator if is_written else weights) @ w, numerator
+
+        return state, jax.lax.scan(layer, x, state)
+
+    def array(*dims):
+        return jax.ShapeDtypeStruct(dims, "float32")
+
+    cost, space = evaluator(step, (array(layers, width, width), array(rows, width)), _H100)
+    moved = max(2 * 4 * rows * width / BYTES_PER_S + GAP_SECONDS, _H100.device.launch_seconds)
+    copies = [] if is_written else [pytest.approx(moved)]
+    assert _copy_seconds(cost, whole(space)) == copies

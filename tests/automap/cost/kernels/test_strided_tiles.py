@@ -5,7 +5,7 @@ from jax import numpy as jnp
 import pytest
 
 from automap.backends import backend_for
-from hlo_tools.analyses.passes import LARGE_TILE
+from hlo_tools.analyses.strided_tiles import LARGE_TILE
 from tests.automap.cost.kernels.plain import BYTES_PER_S, batch_split, evaluator, machine
 
 

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap.backends import backend_for
+from automap.cost.evaluate import Evaluator
 from automap.cost.shardings import Shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import KINDS
+from automap.topology import get_topology
 from automap.topology.model import Platform
 from tests.steps import problem_of
 
@@ -79,6 +82,28 @@ def test_an_operand_is_turned_if_it_was_gathered_along_what_is_not_the_first_of_
     gathered = 4 * BATCH * ROWS * INNER
     assert collectives.copied.sum() == gathered
     assert collectives.turned_operands.sum() == (gathered if is_turned else 0)
+
+
+@pytest.mark.parametrize(("dim", "is_turned"), [(0, False), (1, True), (2, False)])
+def test_what_is_turned_is_read_and_written_once_more(dim, is_turned):
+    collectives = _scattered(dim)
+    turned = collectives.turned_bytes
+    assert turned.sum() == (TERM if is_turned else 0)
+    assert not turned[collectives.kind != KINDS.index("reduce-scatter")].any()
+
+
+def test_turning_takes_a_kernel():
+    problem, _, product, sharding = _product()
+    device, backend = (machine := get_topology("2xh100")).device, backend_for("cuda")
+    evaluator = Evaluator(build_tables(problem, "cuda"), problem.n_classes, machine)
+    operand = evaluator.tables.row_of_value[problem.graph.ops[product].inputs[0]]
+    seconds = []
+    for dim in (0, 1):
+        sharding.dim_of_axis[operand] = dim
+        seconds.append(evaluator.price(sharding).copying_seconds.sum())
+    moved = 2 * 4 * BATCH * ROWS * INNER / (device.hbm_bytes_per_s * device.memory_efficiency)
+    kernel = max(moved + backend.launch_gap_seconds, device.launch_seconds)
+    assert seconds == [0, pytest.approx(kernel)]
 
 
 def test_matrices_of_a_batch_may_lie_in_any_order():
