@@ -17,7 +17,7 @@ batch, those that it alone has, and those that are summed over. The several lie 
 in the order in which the program names them, and the batch is not the innermost
 (dot_decomposer.cc, gpu_layout_assignment.cc)            -> in: `operand_order`
 Whether it reads the other two by rows or by columns is its own choice. If they do not lie so, the
-operand is copied to the program's own order, if that will do, and else to
+operand is copied to
 
     left     batch, own, summed over                   right    batch, summed over, own
 
@@ -169,10 +169,8 @@ def operand_order(product: Op, value: int, order: Order, dims: tuple[int, ...]) 
     batch = attributes.lhs_batch if is_left else attributes.rhs_batch
     summed = attributes.lhs_contracting if is_left else attributes.rhs_contracting
     own = tuple(dim for dim in range(len(dims)) if dim not in (*batch, *summed))
-    plain = tuple(range(len(dims)))
-    for lies in (order, plain):
-        if _is_read(long_dims(lies, dims), [long_dims(k, dims) for k in (batch, own, summed)]):
-            return None if lies is order else plain
+    if _is_read(long_dims(order, dims), [long_dims(k, dims) for k in (batch, own, summed)]):
+        return None
     return (*batch, *own, *summed) if is_left else (*batch, *summed, *own)
 
 

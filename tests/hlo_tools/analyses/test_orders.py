@@ -106,7 +106,8 @@ def test_a_product_reads_in_place_what_numpy_joins_to_three_dimensions(case):
     copied = operand_order(product, product.inputs[0], order, dims)
     assert (copied is None) == is_read
     if copied is not None:
-        # What it is copied to is read in place.
+        # What it is copied to is read in place, whether the program's own order would be or not.
+        assert copied == (*batch, *own, *summed)
         assert operand_order(product, product.inputs[0], copied, dims) is None
 
 
