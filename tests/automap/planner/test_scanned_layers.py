@@ -3,7 +3,7 @@ the optimizer.
 """
 
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 from importlib.util import find_spec
 import re
 
@@ -42,9 +42,16 @@ SPLIT = {
 }
 
 
-def _plan(make, layers, preset, **options):
+@cache
+def _workload(make, layers, remat):
+    options = {} if remat is None else {"remat": remat}
     step, args = make(layers=layers, **options)
-    workload = trace_step(step, args, platform="tpu")
+    return trace_step(step, args, platform="tpu")
+
+
+@cache
+def _plan(make, layers, preset, remat=None):
+    workload = _workload(make, layers, remat)
     return build_plan(find(workload, TOPOLOGY, Options(mesh=MESH, preset=preset)))
 
 

@@ -42,26 +42,36 @@ BATCH_SEEDS = {"inception": 1}
 # First moments that are rounding and no more; those of parameters that matter are 1e-5 and above.
 NOISE = 1e-8
 _PLANS = ["data-parallel", "zero-3", "megatron", SEARCHED]
+# What presets do is the same in all transformers: one of them has them all, the others one each.
+_MORE_CASES = [
+    *product(["t5", "bert", "vgg"], _PLANS, [(4, 2)]),
+    *product(["gpt", "t5", "bert", "vgg"], _PLANS, [(2, 2, 2)]),
+    *product(["vgg", "alexnet"], ["one-weird-trick"], [(8,), (4, 2)]),
+    *product(["moe"], ["expert-parallel", "zero-3"], [(8,), (4, 2)]),
+    ("inception", SEARCHED, (4, 2)),
+]
 CASES = [
-    *product(["gpt", "t5", "bert", "vgg"], _PLANS, [(4, 2)]),
-    *product(["gpt", "t5"], _PLANS, [(2, 2, 2)]),
-    # What is new on three axes is the same in all of them: two are enough.
-    *(
-        pytest.param(*case, marks=pytest.mark.slow)
-        for case in product(["bert", "vgg"], _PLANS, [(2, 2, 2)])
-    ),
+    *product(["gpt"], _PLANS, [(4, 2)]),
+    *product(["t5"], ["zero-3", SEARCHED], [(4, 2)]),
+    *product(["bert"], ["megatron", SEARCHED], [(4, 2)]),
+    *product(["vgg"], ["data-parallel", SEARCHED], [(4, 2)]),
+    *product(["gpt"], ["zero-3", "megatron", SEARCHED], [(2, 2, 2)]),
+    ("t5", SEARCHED, (2, 2, 2)),
     *product(["gpt:scanned", "t5:scanned"], ["zero-3", "megatron", SEARCHED], [(4, 2)]),
     *product(
         ["gpt", "llama", "gpt:scanned", "bert:scanned", "t5:scanned", "moe"],
         ["sequence-parallel"],
         [(4, 2)],
     ),
-    *product(["moe"], ["expert-parallel", "zero-3"], [(8,), (4, 2)]),
-    *product(["vgg", "alexnet"], ["one-weird-trick"], [(8,), (4, 2)]),
-    *product(["mamba", "vit:scanned"], ["one-weird-trick"], [(4, 2)]),
-    pytest.param("inception", SEARCHED, (4, 2), marks=pytest.mark.slow),
+    *product(["moe"], ["expert-parallel", "zero-3"], [(4, 2)]),
+    ("moe", "expert-parallel", (8,)),
+    ("vgg", "one-weird-trick", (8,)),
+    *product(["alexnet", "mamba", "vit:scanned"], ["one-weird-trick"], [(4, 2)]),
     *product(["resnet", "dlrm"], ["zero-3", SEARCHED], [(4, 2)]),
     ("rnnlm", "megatron", (4, 2)),
+]
+SLOW_CASES = [
+    pytest.param(*case, marks=pytest.mark.slow) for case in _MORE_CASES if case not in CASES
 ]
 
 
@@ -95,7 +105,7 @@ def _norm(tree):
     )
 
 
-@pytest.mark.parametrize(("model", "preset", "sizes"), CASES)
+@pytest.mark.parametrize(("model", "preset", "sizes"), CASES + SLOW_CASES)
 def test_two_donated_steps_equal_the_single_device_step(model, preset, sizes):
     step, workload, state, batch, ((first, want), want_loss) = _single_device(model)
     mesh = Mesh(AXES[-len(sizes) :], sizes)

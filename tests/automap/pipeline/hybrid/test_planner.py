@@ -168,6 +168,7 @@ def test_it_can_run(plan):
     assert all(each in own for each in devices)
 
 
+@pytest.mark.slow
 def test_no_space_is_better():
     """Without limits one program or a pure pipeline may win, and is returned then."""
     best, *others = (
