@@ -1,14 +1,15 @@
 """Seconds of a step by kind of kernel: as a plan predicts them, and as its compiler's are replayed.
 
-A kernel is of the first kind of `KINDS` that its opcodes belong to: a predicted one has the opcode
-of the op that it is named by, a compiled one those of all that is fused into it. What a step takes
-beside its kernels is `WAITING`. How much of all error a kind has             -> in: `error_shares`
+A kernel is of the first kind of `KINDS` that its opcodes belong to, which are those of all that is
+fused into it. What sums is of one kind with what is computed element by element: compilers make
+both in one kernel, and which of them is named by a sum is theirs to say. What a step takes beside
+its kernels is `WAITING`. How much of all error a kind has                    -> in: `error_shares`
 
     share(kind) = sum over plans |predicted - replayed| / step  over the same sum of all kinds
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -16,13 +17,21 @@ from automap.planner.records import Outcome
 from automap.verify.cache import default_folder
 from automap.verify.replayed import kernel_runs
 from automap.verify.witness import Witness
+from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.files import MOST_PROGRAM_BYTES, read_file
-from hlo_tools.opcodes import CONTRACTIONS, LOOP_ENTER
+from hlo_tools.graph import Graph
+from hlo_tools.opcodes import (
+    CONTRACTIONS,
+    DYNAMIC_UPDATE_SLICE,
+    LOOP_ENTER,
+    OWN_KERNEL,
+    STRUCTURAL,
+)
 from scripts.tables import markdown
 
 
 WAITING: Final = "waiting for collectives"
-OTHERS: Final = "element by element"
+OTHERS: Final = "element by element, and sums"
 Seconds: TypeAlias = Mapping[str, float]
 """Seconds of a step by the name of the kind."""
 
@@ -51,7 +60,6 @@ class Kind:
 KINDS: Final = (
     Kind(name="products", some=CONTRACTIONS | {"custom-call"}),
     Kind(name="look-ups and scatters", some=frozenset({"gather", "scatter"})),
-    Kind(name="sums and maxima", some=frozenset({"reduce", "reduce-window", "sort"})),
     Kind(name="stacks of loops, filled", some=frozenset({"dynamic-update-slice"})),
     Kind(name="copies and transposes", only=_MOVES),
     Kind(name="zeros", some=frozenset({LOOP_ENTER}), only=_MOVES | {"broadcast", "iota"}),
@@ -72,13 +80,33 @@ def predicted_seconds(outcome: Outcome) -> Seconds:
     program = context.evaluator.tables.program
     seconds: dict[str, float] = defaultdict(float)
     for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True):
-        op = kernel.work(program.problem.graph)
-        seconds[kind_of([op.opcode])] += float(priced.kernel_seconds[row]) * op.trip_count
+        trips = program.problem.graph.ops[kernel.op].trip_count
+        kind = kind_of(_fused(program.problem.graph, kernel))
+        seconds[kind] += float(priced.kernel_seconds[row]) * trips
     # What is summed is copied into one array with others, and out of it.
     joined = float(priced.copying_seconds @ priced.collectives.count)
     seconds[kind_of(["slice"])] += joined
     seconds[WAITING] = best.estimate.collective_seconds
     return seconds
+
+
+def _fused(graph: Graph, kernel: Kernel) -> Iterator[str]:
+    """The opcodes of a predicted kernel: of its op, and of what it makes again of what it reads."""
+    op, read = kernel.work(graph), {access.value for access in kernel.reads}
+    yield op.opcode
+    # Loops are entered with what is there; the part that a slice is put into is not computed.
+    is_update = op.opcode == DYNAMIC_UPDATE_SLICE
+    todo = [] if op.opcode in STRUCTURAL or kernel.copied is not None else [*op.inputs[is_update:]]
+    seen = set[int]()
+    while todo:
+        value = todo.pop()
+        producer = graph.values[value].producer
+        if value in read or value in seen or producer < 0:
+            continue
+        seen.add(value)
+        if graph.ops[producer].opcode not in OWN_KERNEL | STRUCTURAL:
+            yield graph.ops[producer].opcode
+            todo.extend(graph.ops[producer].inputs)
 
 
 def replayed_seconds(outcome: Outcome, witness: Witness) -> Seconds | None:
