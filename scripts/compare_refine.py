@@ -299,25 +299,34 @@ def main(
     is_shown: bool,
     output: Path | None,
 ) -> None:
-    """Print the table, or put it in OUTPUT."""
+    """Print the tables of GPUs and of TPUs, or put them in OUTPUT."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
     try:
         compared = list(rows(targets or HELD_OUT, topologies, seconds, kept, is_shown=is_shown))
     except AutomapError as error:
         raise click.ClickException(str(error)) from error
-    words = [COMMAND, *(f"--model {t}" for t in targets), f"--seconds {seconds:g}", "--kept ROWS"]
-    words += ["--show"] if is_shown else []
-    if topologies != TOPOLOGIES:
-        words += [f"--topology {name}" for name in topologies]
+    options = [*(f"--model {t}" for t in targets), f"--seconds {seconds:g}", "--kept ROWS"]
+    options += ["--show"] if is_shown else []
     load = f"{os.cpu_count()} cores, busy" if os.getloadavg()[0] > 1 else f"{os.cpu_count()} cores"
     machine = f"jax {jax.__version__}, {platform.machine()}, {load}"
-    table = made_by(" ".join(words), machine) + summary(compared)
-    table += markdown(HEADER, [cells(row) for row in compared])
-    if output is None:
-        click.echo(table)
-    else:
-        replace_table(output, table)
+    for name, machines in _by_kind(topologies).items():
+        here = [row for row in compared if row.topology in machines]
+        words = [COMMAND, *options, *(f"--topology {one}" for one in machines)]
+        table = made_by(" ".join(words), machine) + summary(here)
+        table += markdown(HEADER, [cells(row) for row in here])
+        if output is None:
+            click.echo(table)
+        else:
+            replace_table(output, table, name)
+
+
+def _by_kind(topologies: Sequence[str]) -> dict[str, list[str]]:
+    """The machines of each table, by the name of its marks: GPUs and TPUs are not made in one."""
+    result: dict[str, list[str]] = {}
+    for topology in topologies:
+        result.setdefault(get_topology(topology).platform, []).append(topology)
+    return result
 
 
 if __name__ == "__main__":
