@@ -31,13 +31,13 @@ from automap.api.call_plans import (
 from automap.api.keywords import JitKeywords, ParallelizeKeywords, with_options
 from automap.api.plan import Plan
 from automap.config import Options, described_options, read_options
-from automap.errors import InputError, PlanError, PlanWarning
+from automap.errors import PlanError, PlanWarning
 from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.reemit import Reemitter
 from automap.option_values import unknown_keyword
 from automap.planner.decisions import same_work
 from automap.program.trace import mesh_of_call
-from automap.runtime.initialization import even_shardings, init_sharded, planned_shardings
+from automap.runtime.initialization import even_shardings, init_arguments, planned_shardings
 from automap.runtime.meshes import platform_name
 from automap.runtime.planned_calls import difference
 from automap.runtime.run import RunningStep, step_under_plan
@@ -45,7 +45,6 @@ from automap.step.call import TracedCall
 from automap.step.lru_cache import MAX_ENTRIES, LRUCache
 from automap.step.rules import user_rules
 from automap.step.step import StepCall, as_step
-from automap.step.traced_form import STATIC
 from automap.topology import Graph, Topology
 
 
@@ -186,25 +185,17 @@ class ParallelStep:
         and the first step moves them. Modules of libraries are returned as what they are; those
         among the arguments may be changed in place.
         """
-        if not callable(init_fn):
-            raise InputError(
-                f"init: got a value of type {type(init_fn).__name__}; allowed: the function that "
-                "makes it, with its arguments behind it: step.init(init_params, key) rather than "
-                "step.init(init_params(key))"
-            )
-        form = self.step.argument_form(init_fn)
-        positional, named, rest, objects = form.enter(args, kwargs, frozenset(), frozenset())
-        make = partial(form.traced_result, positional, {**named, STATIC: rest})
-        # Where an array is to be made has to be known before it is made.
-        shapes = jax.eval_shape(make)
-        shardings = even_shardings(shapes, self._devices or jax.devices())
-        # The plan of the latest call that takes such a state.
-        for planned in self._planned.latest_first():
-            returned = planned_shardings(planned.plan, planned.input_shardings, shapes.returned)
-            if returned is not None:
-                shardings = replace(shardings, returned=returned)
-                break
-        return form.leave(rest, objects, init_sharded(make, shardings))
+
+        def choose(shapes: Any) -> Any:
+            even = even_shardings(shapes, self._devices or jax.devices())
+            # The plan of the latest call that takes such a state.
+            for planned in self._planned.latest_first():
+                own = planned_shardings(planned.plan, planned.input_shardings, shapes.returned)
+                if own is not None:
+                    return replace(even, returned=own)
+            return even
+
+        return init_arguments(self.step, init_fn, args, kwargs, choose)
 
     def _for(self, entered: StepCall) -> RunningStep:
         planned = self._planned.get(entered.signature)

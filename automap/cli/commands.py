@@ -97,8 +97,8 @@ ADVISE: Final = Command(
     details=(
         "TARGET is as for `automap plan`; with --batch its function takes the batch as a "
         "parameter. A condition of --fit compares devices, gpus, chips or memory (GB of a device) "
-        "with a number, or names devices and machines; without one of a number machines of at most "
-        "256 devices are looked at.",
+        "with a number, or names devices and machines; without a condition on how many, machines "
+        "of at most 256 devices are considered.",
         "Presets are priced on every machine, and a search goes on where it may change an answer. "
         "What is found is kept: the same command goes on from there.",
     ),
@@ -208,7 +208,7 @@ VERIFY: Final = Command(
 
 APPLY: Final = Command(
     "apply",
-    summary="Run a plan for three steps on the devices that there are, beside one device.",
+    summary="Run three steps under a plan on this machine's devices, and compare with one device.",
     details=(
         "Any plan: one program, a pipeline, a placement, streams. On accelerators if this process "
         "has as many as the plan, else on as many CPU devices; arguments that are shapes are "
@@ -321,7 +321,7 @@ OTHER_PROGRAM: Final = click.Choice(get_args(choices.OtherProgram))
 
 EXPORT: Final = Command(
     "export",
-    summary="Write a plan as the configuration of another program.",
+    summary="Write a plan as a configuration of MaxText or Megatron-LM.",
     details=(
         "MaxText's and Megatron-LM's say degrees of parallelism, which is less than a plan says: "
         "what they leave out is said on stderr.",
@@ -339,7 +339,7 @@ EXPORT: Final = Command(
 
 DEGREES: Final = Command(
     "degrees",
-    summary="Read the configuration of another program; print the options of `automap plan`.",
+    summary="Read a configuration of MaxText or Megatron-LM as options of `automap plan`.",
     details=(
         "CONFIG is a MaxText configuration (YAML), or a script or YAML file with Megatron-LM's "
         "arguments. What is printed stands behind `automap plan TARGET --topology TOPOLOGY`.",

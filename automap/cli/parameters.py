@@ -207,8 +207,14 @@ COMPILING: Final = (
         help="seconds for each compilation; all programs of a pipeline are one",
     ),
     click.Option(
-        ["--cache-dir"], type=WrittenPath(file_okay=False), help="where witnesses are kept"
+        ["--cache-dir"],
+        type=WrittenPath(file_okay=False),
+        help="the folder where what compilers said is kept",
     ),
-    click.Option(["--cache/--no-cache"], default=True, help="use and keep witnesses"),
+    click.Option(
+        ["--cache/--no-cache"],
+        default=True,
+        help="use and keep what compilers said of a plan; plans themselves are not kept",
+    ),
 )
 """Of what asks a compiler."""

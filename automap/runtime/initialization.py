@@ -11,6 +11,7 @@ evenly as its dimensions allow (the first step moves it):
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 import math
 from typing import Any
 
@@ -19,9 +20,36 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_flatten_with_path
 import numpy as np
 
+from automap.errors import InputError
 from automap.plan.parts import LeafRecord
 from automap.plan.record import PlanRecord
 from automap.runtime.processes import where_held
+from automap.step.step import Step
+from automap.step.traced_form import STATIC
+
+
+def init_arguments(
+    step: Step,
+    init: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    choose: Callable[[Any], Any],
+) -> Any:
+    """What `init(*args, **kwargs)` returns, for a call of the step, with every array sharded as
+    `choose` says for the shapes of all. Raises `InputError` for what is no function.
+    """
+    if not callable(init):
+        raise InputError(
+            f"init: got a value of type {type(init).__name__}; allowed: the function that "
+            "makes it, with its arguments behind it: step.init(init_params, key) rather than "
+            "step.init(init_params(key))"
+        )
+    form = step.argument_form(init)
+    positional, named, rest, objects = form.enter(args, kwargs, frozenset(), frozenset())
+    make = partial(form.traced_result, positional, {**named, STATIC: rest})
+    # Where an array is to be made has to be known before it is made.
+    shardings = choose(jax.eval_shape(make))
+    return form.leave(rest, objects, init_sharded(make, shardings))
 
 
 def init_sharded(init: Callable[[], Any], shardings: Any) -> Any:

@@ -16,22 +16,24 @@ a program, which later calls run.                                  -> in: `StepU
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 import time
 from typing import Any, Final, Generic, TypeVar
 import warnings
 
 import jax
 from jax import numpy as jnp
+from jax.sharding import NamedSharding
 
 from automap.backends import backend_for
-from automap.errors import AutomapError, PlanWarning
+from automap.errors import AutomapError, PlanError, PlanWarning
 from automap.jaxpr.fingerprint import jaxpr_sha256
 from automap.jaxpr.flatten import FlatJaxpr
 from automap.jaxpr.reemit import Reemitter
 from automap.jaxpr.rematerialize import levered_call
 from automap.plan.record import PlanRecord, check_matches_leaves
 from automap.program.check import another_step, check_is_planned, check_own_shardings, check_program
+from automap.runtime.initialization import even_shardings, init_arguments, planned_shardings
 from automap.runtime.other_types import DifferentStepError, match_sites, rename_sites
 from automap.step.call import TracedCall
 from automap.step.lost_state import lost_state
@@ -166,6 +168,28 @@ class StepUnderPlan(ABC, Generic[Program]):
         """Run one step. Raises `PlanError` if it is not the plan's, or its arguments are not."""
         return self.run(self.step.enter(args, kwargs))
 
+    def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """`init_fn(*args, **kwargs)` with every array made where the plan stores it: no device ever
+        has all of it.
+
+        What it makes is one argument of the step, or a tuple of several. Raises `PlanError` if the
+        plan's step takes no such arguments, and for a pipeline before `prepare`.
+        """
+
+        def choose(shapes: Any) -> Any:
+            own = planned_shardings(self.plan, self.input_shardings, shapes.returned)
+            if own is None:
+                raise PlanError(
+                    f"init: got a function that makes {_shapes_text(shapes.returned)}; allowed: "
+                    f"what {self.step.name} takes as one argument under this plan, or a tuple of "
+                    "several, with the planned shapes and types"
+                )
+            devices = {d for sharding in self.input_shardings for d in sharding.device_set}
+            ordered = sorted(devices, key=lambda device: device.id)
+            return replace(even_shardings(shapes, ordered), returned=own)
+
+        return init_arguments(self.step, init_fn, args, kwargs, choose)
+
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Trace the step for arguments that may be shapes, and check that it is the plan's, as the
         first call does.
@@ -198,6 +222,11 @@ class StepUnderPlan(ABC, Generic[Program]):
         """
         return self._calls.plan_for(call)
 
+    @property
+    @abstractmethod
+    def input_shardings(self) -> tuple[NamedSharding, ...]:
+        """Where the plan's inputs are stored."""
+
     @abstractmethod
     def _make_program(self, call: TracedCall) -> Program:
         """The program of a call, under `plan_for` it."""
@@ -205,6 +234,13 @@ class StepUnderPlan(ABC, Generic[Program]):
     @abstractmethod
     def _run(self, program: Program, leaves: Any) -> Any:
         """What the traced function returns for the arrays among its arguments."""
+
+
+def _shapes_text(tree: Any) -> str:
+    """The first arrays of a tree."""
+    arrays = [f"{x.dtype}{list(x.shape)}" for x in jax.tree.leaves(tree)]
+    more = [f"{len(arrays) - _SHOWN} more"] if len(arrays) > _SHOWN else []
+    return ", ".join([*arrays[:_SHOWN], *more])
 
 
 # Differences that a message names; the others are counted.

@@ -205,18 +205,19 @@ def keep_preset(context: SearchContext) -> None:
 
 def _kept_text(preset: Candidate, fastest: Candidate, policy: Policy) -> Iterator[str]:
     """Why a preset is returned though a faster plan was priced; nothing where none was."""
-    by = preset.estimate.step_seconds / fastest.estimate.step_seconds - 1
+    slower = preset.estimate.step_seconds / fastest.estimate.step_seconds - 1
     # A smaller one would be asked about by nobody.
-    if by < _SHOWN_GAIN:
+    if slower < _SHOWN_GAIN:
         return
-    if by <= policy.preset_margin:
+    less = 1 - 1 / (1 + slower)
+    if slower <= policy.preset_margin:
         why = f"predictions do not tell steps apart that are within {policy.preset_margin:.0%}"
     else:
         why = "that holds only if the compiler keeps what is expected in the memory on the chip"
     yield (
         f"{preset.origin.removeprefix('preset ')} kept: the fastest plan that was priced takes "
         f"{seconds_text(fastest.estimate.step_seconds)} in place of "
-        f"{seconds_text(preset.estimate.step_seconds)}, {by:.1%} less by the prediction; {why}"
+        f"{seconds_text(preset.estimate.step_seconds)}, {less:.1%} less by the prediction; {why}"
     )
 
 

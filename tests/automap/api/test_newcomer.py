@@ -13,6 +13,7 @@ import automap
 from automap.cli import main
 from automap.errors import PlanWarning
 from automap.terminal import Verbosity, verbosity
+from models.mlp import mlp_tiny
 from tests.automap.api.steps import parallelized
 
 
@@ -54,6 +55,31 @@ def test_init_takes_the_function_and_not_what_it_made():
     step = automap.parallelize(train_step)
     with pytest.raises(automap.InputError, match=r"type dict; allowed: the function that makes it"):
         step.init({"w": W})
+
+
+@pytest.mark.parametrize("space", ["sharding", "pipeline"])
+def test_a_plan_that_was_kept_makes_state_where_it_stores_it(space):
+    """All of it, as many values as `init` makes, and no more of them on a device than planned."""
+    step, (state, batch) = mlp_tiny()
+    plan = automap.plan(step, (state, batch), topology="cpu:8", space=space)
+    planned = automap.Plan.from_json(plan.to_json()).jit(step)
+    if space == "pipeline":
+        with pytest.raises(automap.PlanError, match="known after `prepare`"):
+            planned.init(lambda: state)
+        planned.prepare(state, batch)
+    born = planned.init(lambda: jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), state))
+    stored = [leaf.sharding for leaf in jax.tree.leaves(born)]
+    assert stored == list(planned.input_shardings[: len(stored)])
+    assert all(bool((leaf == 1).all()) for leaf in jax.tree.leaves(born))
+
+
+def test_a_plan_that_was_kept_makes_no_state_of_another_step():
+    step, args = mlp_tiny()
+    planned = automap.plan(step, args, topology="cpu:8", preset="data-parallel").jit(step)
+    with pytest.raises(automap.PlanError, match=r"makes float32\[3, 3\]; allowed: what .* takes"):
+        planned.init(lambda: jnp.ones((3, 3)))
+    with pytest.raises(automap.InputError, match=r"type dict; allowed: the function that makes it"):
+        planned.init({"w": W})
 
 
 def test_devices_that_do_the_same_work_are_told_of_where_the_step_is_called():
