@@ -14,10 +14,9 @@ the last ones find the most                                                 -> i
                   it makes, but none that makes data for one that has not begun, as a slice of a
                   stack of parameters does; then spare ones; then slices of what the loop is handed
                   that are read later                             -> in: `_hide`, `_reader`
-    spare ones    whose data is there, first the one that waits for the longest chain of
-                  collectives, then the one whose seconds are nearest to what is left to hide; those
-                  that make what a sum adds up run before it begins, those that read a sum after it
-                  is done                                                   -> in: `_next_spare`
+    spare ones    whose data is there, first the one whose seconds are nearest to what is left to
+                  hide; those that make what a sum adds up run before it begins, those that read a
+                  sum after it is done                                      -> in: `_nearest_spare`
     slices        that copy sums out of the array of their message run beside what begins after
                   that is done                                            -> in: `_behind_slices`
     enough        a kernel is its work alone to the scheduler, so that one that takes no longer than
@@ -103,7 +102,7 @@ def _loop_waits(work: Work, leaves: np.ndarray, enter: int) -> float:
         if leaves[k] >= 0:
             left[k - enter : leaves[k] - enter] = 0.0
             is_own[k + 1 - enter : leaves[k] + 1 - enter] = False
-    rows, chain = _collectives(work, is_own, enter, leave)
+    rows = _collectives(work, is_own, enter, leave)
     needed = rows[:, NEEDED]
     # Which sums have still to begin.
     is_to_come = np.zeros(len(work.sums.ready), np.bool_)
@@ -121,7 +120,7 @@ def _loop_waits(work: Work, leaves: np.ndarray, enter: int) -> float:
             chosen = _first_done(work, rows, is_left, is_to_come, place, chosen)
         first = int(rows[is_left, MADE_FROM].max())
         place, wait = _hide(
-            work, is_own, left, is_to_come, is_handed, chain, enter, place, first, rows[chosen]
+            work, is_own, left, is_to_come, is_handed, enter, place, first, rows[chosen]
         )
         waits += _behind_slices(slices, is_to_come, rows[chosen, SUM], wait)
         is_left[chosen] = False
@@ -172,15 +171,11 @@ def _first_done(
 
 
 @inner_making_arrays
-def _collectives(
-    work: Work, is_own: np.ndarray, enter: int, leave: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The collectives of a loop, [collectives, columns], and the seconds of the longest chain of
-    them that ends before each boundary, [boundaries of the loop].
-
-    Of a collective the boundary that it is needed at, its seconds, those of the longest chain that
-    ends with it, the boundary from which on no kernel makes its data; for a sum its number and that
-    of the one that it is done before, else -1 each; and what the scheduler takes its seconds to be.
+def _collectives(work: Work, is_own: np.ndarray, enter: int, leave: int) -> np.ndarray:
+    """The collectives of a loop, [collectives, columns]: the boundary that it is needed at, its
+    seconds, those of the longest chain of collectives that ends with it, the boundary from which on
+    no kernel makes its data; for a sum its number and that of the one that it is done before, else
+    -1 each.
     """
     sums = work.sums
     rows = np.zeros((leave - enter + len(work.urgent_needed) + len(sums.ready), 7))
@@ -188,6 +183,7 @@ def _collectives(
     n = u = m = 0
     # Seconds of the longest chain of those that each sum waits for.
     waited_for = np.zeros(len(sums.ready))
+    # Seconds of the longest chain that ends before each boundary.
     chain = np.zeros(leave - enter + 1)
     while u < len(work.urgent_needed) and work.urgent_needed[u] <= enter:
         u += 1
@@ -224,7 +220,7 @@ def _collectives(
                 n += 1
             m += 1
         chain[k - enter] = longest
-    return rows[:n], chain
+    return rows[:n]
 
 
 @inner_making_arrays
@@ -250,7 +246,6 @@ def _hide(
     left: np.ndarray,
     is_to_come: np.ndarray,
     is_handed: np.ndarray,
-    chain: np.ndarray,
     enter: int,
     done: int,
     first: int,
@@ -277,7 +272,7 @@ def _hide(
         if at == slot - enter:
             place -= 1
     while rest > 0:
-        at = _next_spare(work, left, is_to_come, chain, enter, done, collective[SUM], rest)
+        at = _nearest_spare(work, left, is_to_come, enter, done, collective[SUM], rest)
         if at < 0:
             break
         rest -= work.expected[enter + at]
@@ -293,31 +288,28 @@ def _hide(
 
 
 @inner
-def _next_spare(
+def _nearest_spare(
     work: Work,
     left: np.ndarray,
     is_to_come: np.ndarray,
-    chain: np.ndarray,
     enter: int,
     done: int,
     own_sum: float,
     rest: float,
 ) -> int:
-    """The spare kernel, by its place in `left`, that may run before boundary `done` and waits for
-    the longest chain of collectives; of several the one that takes the time that is nearest to
-    `rest`, of equal ones the last; -1 if there is none.
+    """The spare kernel, by its place in `left`, that may run before boundary `done` and takes the
+    time that is nearest to `rest`, of equal ones the last; -1 if there is none.
     """
-    best, longest, nearest = -1, 0.0, 0.0
+    best = -1
     for at in range(len(left) - 1, 0, -1):
         slot = enter + at
         if left[at] <= 0 or work.kind[slot] != SPARE or work.data_at[slot] > done:
             continue
         if not _is_free(work, is_to_come, slot, own_sum):
             continue
-        depth = chain[max(work.data_at[slot] - enter, 0)]
         off = abs(rest - work.expected[slot])
-        if best < 0 or depth > longest or (depth == longest and off < nearest):
-            best, longest, nearest = at, depth, off
+        if best < 0 or off < abs(rest - work.expected[enter + best]):
+            best = at
     return best
 
 
