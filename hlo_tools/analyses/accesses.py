@@ -42,8 +42,9 @@ class Kernel:
     """One op that runs by itself: stored values read and written.
 
     `joins` is whether it is one kernel with others before it, of which it has some of what it
-    reads at hand. With `copied` it does not do what the op does, but copies an operand before:
-    these are dimensions of it of which none may have a single element, else there is no copy.
+    reads at hand. With `copied` it does not do what the op does, but copies an operand before it,
+    or what it makes behind it: these are dimensions of that of which none may have a single
+    element, else there is no copy.
     """
 
     op: int
@@ -53,7 +54,7 @@ class Kernel:
     copied: frozenset[int] | None = None
 
     def work(self, graph: Graph) -> Op:
-        """What it does: its op, or the copy of an operand."""
+        """What it does: its op, or a copy."""
         op, read = graph.ops[self.op], tuple(access.value for access in self.reads)
         copy = replace(op, opcode=COPY, inputs=read, outputs=read)
         return op if self.copied is None else copy
