@@ -3,9 +3,10 @@
     python -m scripts.fit_believed -o automap/backends/xla_gpu/believed.toml
 
 A program of one collective after the other, of one kind and of every power of two of bytes, is
-compiled ahead of time for eight GPUs of a host in groups of two, four and eight; the compiler
-writes on each what it takes it to be. It has a table for Hopper and one for Blackwell, and none for
-older GPUs. Needs the extra `gpu-compiler` and no GPU; takes a minute for each table.
+compiled ahead of time for eight GPUs of a host in groups of two, four and eight, and for several
+hosts in one group; the compiler writes on each what it takes it to be. It has a table for Hopper
+and one for Blackwell, formulas for groups of more than eight, and neither for older GPUs. Needs the
+extra `gpu-compiler` and no GPU; takes some minutes for each table.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,14 +28,15 @@ from hlo_tools.compiled.estimates import read_estimates
 from hlo_tools.read.proto import decode_module
 
 
-# The machine that is compiled for, and the devices that have its table (by compute capability).
-_TABLES: Final = {"8xh100": ("h100", "h200"), "8xb200": ("b200",)}
+# The device that is compiled for, and those that have its table (by compute capability).
+_TABLES: Final = {"h100": ("h100", "h200"), "b200": ("b200",)}
+# The hosts that are compiled for to have groups of a size.
+_HOSTS_BY_SIZE: Final = {2: 1, 4: 1, 8: 1, 16: 2, 32: 4, 64: 8}
 _HEAD: Final = """\
-# What XLA:GPU's scheduler takes a collective within a host to last, in microseconds, by powers of
-# two of bytes; the rows of a kind are sizes of a group. How it is read: ../believed.py
+# What XLA:GPU's scheduler takes a collective to last, in microseconds, by powers of two of bytes;
+# the rows of a kind are sizes of a group. How it is read: ../believed.py
 # Made by `python -m scripts.fit_believed` on {date}, jax {version}.
 """
-_SIZES: Final = (2, 4, 8)
 _POWERS: Final = range(10, 29)
 _ITEM_BYTES: Final = 2
 _KINDS: Final[Mapping[str, Callable[[Any, int], Any]]] = {
@@ -48,13 +50,16 @@ _KINDS: Final[Mapping[str, Callable[[Any, int], Any]]] = {
 }
 
 
-def believed_microseconds(machine: str) -> Iterator[tuple[str, list[list[float]]]]:
+def believed_microseconds(device: str) -> Iterator[tuple[str, list[list[float]]]]:
     """Each kind with its rows, a group's size each, of powers of two of bytes."""
-    compiled_for = machine_for("gpu", get_topology(machine))
-    devices = np.array(compiler_devices(compiled_for))
-    options = compile_options(compiled_for)
     for kind in _KINDS:
-        yield kind, [_row(kind, size, devices, options) for size in _SIZES]
+        rows = list[list[float]]()
+        for size, hosts in _HOSTS_BY_SIZE.items():
+            machine = f"8x{device}" if hosts == 1 else f"{hosts}x8x{device}"
+            compiled_for = machine_for("gpu", get_topology(machine))
+            devices = np.array(compiler_devices(compiled_for))
+            rows.append(_row(kind, size, devices, compile_options(compiled_for)))
+        yield kind, rows
 
 
 def _row(
@@ -100,13 +105,15 @@ def _microseconds(proto: bytes, kind: str, size: int) -> list[float]:
     return [round(seconds[2**power] * 1e6, 2) for power in _POWERS]
 
 
-def _lines(machine: str, devices: Sequence[str]) -> Iterator[str]:
+def _lines(device: str, devices: Sequence[str]) -> Iterator[str]:
     yield from ("", "[[table]]", f"devices = {list(devices)}".replace("'", '"'))
-    yield f"devices_of_a_group = {list(_SIZES)}"
+    yield f"devices_of_a_group = {list(_HOSTS_BY_SIZE)}"
+    # XLA's own table is of a host; beyond it has a formula.
+    yield f"measured_devices = {max(size for size, n in _HOSTS_BY_SIZE.items() if n == 1)}"
     yield f"least_power_of_two = {_POWERS[0]}"
     yield ""
     yield "[table.microseconds]"
-    for kind, rows in believed_microseconds(machine):
+    for kind, rows in believed_microseconds(device):
         yield f"{kind} = ["
         yield from (f"  {row}," for row in rows)
         yield "]"
@@ -118,7 +125,7 @@ def main(output: Path) -> None:
     """Write the tables."""
     jax.config.update("jax_platforms", "cpu")
     head = _HEAD.format(date=date.today(), version=jax.__version__)
-    lines = [line for machine, devices in _TABLES.items() for line in _lines(machine, devices)]
+    lines = [line for device, devices in _TABLES.items() for line in _lines(device, devices)]
     output.write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
 
 

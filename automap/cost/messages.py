@@ -26,7 +26,6 @@ from automap.cost.traffic.flows import (
     devices_over,
 )
 from automap.topology.model import Topology
-from automap.topology.spans import spans
 from hlo_tools.analyses.phases import Phase
 
 
@@ -95,9 +94,6 @@ class CollectivePrices:
         rows = np.full(len(trips), -1)
         if believed is not None:
             rows = believed.rows(KINDS, collectives.kind, devices_over(collectives.mask, sizes))
-            for mask in np.unique(collectives.mask).tolist():
-                if not self._is_within_host(mask, sizes):
-                    rows[collectives.mask == mask] = -1
         # One number for (kind, axes), and the cost that it stands for.
         numbers = (collectives.kind << len(sizes)) + collectives.mask
         group, cost = np.unique(numbers, return_inverse=True)
@@ -121,10 +117,6 @@ class CollectivePrices:
         device = self.topology.device
         busy = n_bytes / device.memory_bytes_per_s("elementwise")
         return np.maximum(busy + self.backend.launch_gap_seconds, device.launch_seconds)
-
-    def _is_within_host(self, mask: int, sizes: tuple[int, ...]) -> bool:
-        joined = spans(self.topology, sizes, _axes(mask, sizes))
-        return all(span.level.reach == "host" for span in joined)
 
     def _edges(self, collectives: Collectives) -> np.ndarray:
         """Numbers of edges where result edges are listed first, then operand edges."""

@@ -12,6 +12,7 @@ from automap.topology import get_topology
 TABLE = BelievedSeconds(
     kinds=("all-reduce", "all-gather"),
     sizes=(2, 4),
+    measured_size=2,
     least_power=10,
     seconds=np.array([[8.0, 1.0, 4.0], [8.0, 2.0, 4.0], [3.0, 3.0, 5.0], [6.0, 6.0, 6.0]]),
 )
@@ -36,6 +37,28 @@ def test_seconds_are_by_the_nearest_power_of_two(n_bytes, expected):
     assert TABLE.lookup(rows, np.array([n_bytes])) == pytest.approx([expected])
 
 
+@pytest.mark.parametrize(
+    ("n_bytes", "expected"),
+    [(2048, 2.0), (4096, 4.0), (3072, 3.0), (8192, 8.0), (1024, 8.0), (512, 11.0)],
+)
+def test_seconds_of_groups_beyond_the_table_are_on_a_line(n_bytes, expected):
+    rows = TABLE.rows(("all-reduce",), np.array([0]), np.array([4]))
+    assert TABLE.lookup(rows, np.array([n_bytes])) == pytest.approx([expected])
+
+
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_the_compilers_formula_grows_evenly_with_the_bytes(size):
+    """So that what is between two powers of two is on a line: within 3 %."""
+    table = backend_for("cuda").believed(get_topology("8xh100").device)
+    assert table is not None
+    for kind in ("all-reduce", "reduce-scatter", "all-gather"):
+        row = table.rows((kind,), np.array([0]), np.array([size]))
+        seconds = table.seconds[row[0]]
+        # Three powers in a row: the middle one by the line of the others.
+        between = seconds[:-2] + (seconds[2:] - seconds[:-2]) / 3
+        np.testing.assert_allclose(seconds[1:-1], between, rtol=0.03)
+
+
 def test_rows_are_of_kinds_and_sizes_of_groups():
     kinds = ("all-gather", "all-to-all", "all-reduce")
     kind, devices = np.array([0, 0, 2, 1, 0, 2]), np.array([2, 3, 4, 2, 8, 1])
@@ -47,12 +70,13 @@ def test_rows_are_of_kinds_and_sizes_of_groups():
 def test_a_small_message_is_believed_to_take_longer_than_a_larger_one(name):
     table = backend_for("cuda").believed(get_topology(f"8x{name}").device)
     assert table is not None and set(table.kinds) == set(KINDS)
-    assert table.seconds.shape == (len(KINDS) * 3, 19) and (table.seconds > 0).all()
+    assert table.seconds.shape == (len(KINDS) * 6, 19) and (table.seconds > 0).all()
     rows = table.rows(KINDS, np.array([0, 2]), np.array([2, 2]))
     small, large = (table.lookup(rows, np.full(2, n)) for n in (1 << 10, 1 << 16))
     assert (small > 3 * large).all()
     # Of 16 MiB and more it goes by bytes.
-    assert (table.seconds[:, -1] > 2 * table.seconds[:, 14]).all()
+    measured = table.seconds.reshape(len(KINDS), 6, -1)[:, :3]
+    assert (measured[..., -1] > 2 * measured[..., 14]).all()
 
 
 @pytest.mark.parametrize("name", ["8xa100", "v5e:2x4"])
