@@ -1,5 +1,7 @@
 """Kinds of kernels, and the shares that they have in an error."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from automap.config import Options
@@ -17,7 +19,8 @@ from tests.steps import decoder
         (["fusion", "parameter", "dot", "reduce"], "products"),
         (["custom-call"], "products"),
         (["fusion", "parameter", "scatter", "reduce"], "look-ups and scatters"),
-        (["fusion", "parameter", "multiply", "reduce"], "sums and maxima"),
+        # Compilers sum and compute element by element in one kernel.
+        (["fusion", "parameter", "multiply", "reduce"], OTHERS),
         (["fusion", "exponential", "dynamic-update-slice"], "stacks of loops, filled"),
         (["fusion", "parameter", "transpose"], "copies and transposes"),
         (["fusion", "constant", "broadcast"], "zeros"),
@@ -41,6 +44,21 @@ def test_kinds_of_a_prediction_add_up_to_its_step(topology):
     assert sum(seconds.values()) == pytest.approx(outcome.best.estimate.step_seconds)
     assert seconds["products"] > 0
     assert seconds[WAITING] == outcome.best.estimate.collective_seconds
+
+
+def test_a_predicted_kernel_is_what_is_fused_into_it_like_a_compiled_one():
+    """One that is named by a conversion computes; one that only converts is a copy."""
+
+    def step(state, x):
+        return state, (jnp.exp(x) + 1).astype("bfloat16"), x.astype("float16")
+
+    args = (jax.ShapeDtypeStruct((8,), "float32"), jax.ShapeDtypeStruct((1 << 20,), "float32"))
+    workload = trace_step(step, args, platform="cuda")
+    mesh = Mesh(("data",), (8,))
+    outcome = find(workload, get_topology("8xh100"), Options(mesh=mesh, strategy="greedy"))
+    seconds = predicted_seconds(outcome)
+    busy = {kind for kind, each in seconds.items() if each > 0 and kind != WAITING}
+    assert busy == {OTHERS, "copies and transposes"}
 
 
 def test_shares_are_of_errors_over_their_steps():

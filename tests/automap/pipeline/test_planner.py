@@ -101,6 +101,7 @@ def test_an_agent_that_learns_comes_to_the_optimum(monkeypatch):
     assert learnt.predicted.step_seconds == pytest.approx(exact.predicted.step_seconds, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_agent_says_what_it_lost_when_asked(monkeypatch):
     """Of the schedules that it has learnt of."""
     only((GPIPE, ONE_FORWARD_ONE_BACKWARD), monkeypatch)

@@ -176,6 +176,7 @@ def test_what_was_asked_for_is_named_where_it_is_in_the_way():
     assert "leave out --pin" in pinned
 
 
+@pytest.mark.slow
 def test_pipelines_and_comparisons_say_the_same(large):
     limit_bytes, text = large
     levers = text[text.index("rematerialize") : text.index("\n  --memory-limit")]
