@@ -227,3 +227,26 @@ def test_sums_over_what_is_not_innermost_in_memory_are_no_tiles(is_key_left, is_
     # A tile has the row at hand, other kernels wait for its sums and go through it again.
     (last,) = (k for k in made for a in k.writes if a.value == result)
     assert last.joins == is_tile
+
+
+def test_each_slice_of_a_stack_is_a_kernel_that_reads_what_it_is_made_of():
+    """Two of one array on a GPU: neither has at hand what the other reads."""
+    layers = 3
+
+    def step(weights, x):
+        def body(x, w):
+            y = x @ w
+            return jnp.tanh(y @ w), (jnp.sin(y), jnp.cos(y))
+
+        return jax.lax.scan(body, x, weights)[1]
+
+    graph = step_graph(step, (layers, WIDTH, WIDTH), ARRAY)
+    made = kernels(graph, backend_for("cuda").fuser, stored_bytes(graph, _wide(graph)))
+    stacks = [
+        kernel
+        for kernel in made
+        if graph.ops[kernel.op].opcode == "dynamic-update-slice"
+        and kernel.writes[0].n_bytes == ARRAY_BYTES
+    ]
+    assert len(stacks) == 2
+    assert all(max(a.n_bytes for a in kernel.reads) == ARRAY_BYTES for kernel in stacks)
