@@ -83,9 +83,9 @@ def predicted_seconds(outcome: Outcome) -> Seconds:
         trips = program.problem.graph.ops[kernel.op].trip_count
         kind = kind_of(_fused(program.problem.graph, kernel))
         seconds[kind] += float(priced.kernel_seconds[row]) * trips
-    # What is summed is copied into one array with others, and out of it.
-    joined = float(priced.copying_seconds @ priced.collectives.count)
-    seconds[kind_of(["slice"])] += joined
+    # What collectives send is turned, or copied into one array with others, and out of it.
+    copying = float(priced.copying_seconds @ priced.collectives.count)
+    seconds[kind_of(["copy"])] += copying
     seconds[WAITING] = best.estimate.collective_seconds
     return seconds
 

@@ -8,9 +8,11 @@ group, and powers of two of bytes:
 
 so that less than the least bytes of the table are believed to take a part of its first entry, which
 are as long as those of a hundred times as many bytes. Of larger groups it has a formula, seconds
-that grow evenly with the bytes from some hundred microseconds on, whatever the kind: between two
-powers of two they are read from a line. It hides collectives behind as many kernels as it believes
-that they take.        collective_interpolator.cc, interpolator.h, sol_latency_estimator.cc of XLA
+that grow evenly with the bytes, among sixteen from 82 to 341 us on: between two powers of two they
+are read from a line. The file has groups that fill their hosts; of sixteen on four hosts sums begin
+at 175 us in place of 184 and grow nearly twice as fast (asked by hand, jax 0.10.2). XLA hides a
+collective behind as many kernels as it believes that it takes.
+                    collective_interpolator.cc, interpolator.h, sol_latency_estimator.cc of XLA
 """
 
 from collections.abc import Mapping, Sequence

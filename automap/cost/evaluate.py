@@ -152,7 +152,7 @@ class Evaluator:
         """
         collectives, sizes = priced.collectives, priced.sharding.sizes
         seconds, scheduled = priced.collective_seconds, self.backend.schedule_numbers
-        joined, work = priced.copying_seconds, None
+        copying, work = priced.copying_seconds, None
         if scheduled is not None and order is not None:
             messages = None
             if self.backend.loop_messages == "all":
@@ -169,8 +169,8 @@ class Evaluator:
             if messages is not None:
                 runs = np.maximum(collectives.count, 1)
                 seconds = taken.sent / runs
-                joined = taken.joined / runs + self._turning_seconds(collectives)
-        return Together(seconds, joined, work, self.stored_local(priced.sharding))
+                copying = taken.joined / runs + self._turning_seconds(collectives)
+        return Together(seconds, copying, work, self.stored_local(priced.sharding))
 
     def add_up(self, priced: Priced, together: Together) -> Estimate:
         """The estimate of one point."""

@@ -169,8 +169,8 @@ class StepUnderPlan(ABC, Generic[Program]):
         return self.run(self.step.enter(args, kwargs))
 
     def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """`init_fn(*args, **kwargs)` with every array made where the plan stores it: no device ever
-        has all of it.
+        """`init_fn(*args, **kwargs)` with every array made where the plan stores it: no device has
+        more of it than the plan says.
 
         What it makes is one argument of the step, or a tuple of several. Raises `PlanError` if the
         plan's step takes no such arguments, and for a pipeline before `prepare`.

@@ -19,7 +19,7 @@ that is there, as a slice of a stack: another kernel copies it there        -> i
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from hlo_tools.analyses.accesses import Kernel, read_through
 from hlo_tools.analyses.fuser import Fuser
@@ -28,6 +28,8 @@ from hlo_tools.analyses.tiles import is_sum, remade_sums, tiled_reductions, uses
 from hlo_tools.graph import Graph
 from hlo_tools.opcodes import CONVERT, DYNAMIC_UPDATE_SLICE, OWN_KERNEL, REDUCTIONS, VIEWS
 
+
+_IN_TILES: Final = "end a pass but in tiles"
 
 PassGroup: TypeAlias = tuple[int, bool]
 """A pass, and whether it is of tiles."""
@@ -60,6 +62,8 @@ def pass_groups(
 
 def stacked_tiles(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Iterator[int]:
     """What tiles make that another kernel copies into an array that is there."""
+    if fuser.sums != _IN_TILES:
+        return
     for run in pass_groups(graph, fuser, kernels):
         for kernel, (_, in_tiles) in run:
             op = graph.ops[kernel.op]
@@ -72,7 +76,7 @@ def stacked_tiles(graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]) -> Iter
 def _runs(
     graph: Graph, fuser: Fuser, kernels: Sequence[Kernel]
 ) -> Iterator[tuple[list[Kernel], "_Passes"]]:
-    remade, has_tiles = frozenset[int](), fuser.sums == "end a pass but in tiles"
+    remade, has_tiles = frozenset[int](), fuser.sums == _IN_TILES
     orders = known_orders(graph).by_value if has_tiles else {}
     arrays = (k for k in kernels if graph.ops[k.op].opcode not in REDUCTIONS)
     makers = Counter(access.value for kernel in arrays for access in kernel.reads)
