@@ -125,6 +125,11 @@ class Backend:
     sliced_sums         whether an all-reduce over all devices, of which each keeps a slice, stays
                         whole, or is taken apart into a reduce-scatter and what is left
                         (`automap.cost.edges.AtOnce`)
+    nested_sums         whether an all-reduce of an all-reduce over other axes, as partitioners make
+                        of sums over two dimensions of a product, stays apart, or becomes one over
+                        the axes of both
+    gathered_state      whether new state that a step gathers is written over what it was given, or
+                        both are copied (`automap.cost.traffic.turned`)
     slice_scatters      what is made of a reduce-scatter over all devices of a slice
                         (`automap.cost.collectives.costs`)
     layout              whether arrays and the matrix unit's operands are padded to tiles
@@ -177,6 +182,8 @@ class Backend:
     collective_dims: Literal["any", "first"]
     scattered_sums: ScatteredSums
     sliced_sums: Literal["whole", "apart"]
+    nested_sums: Literal["apart", "folded"]
+    gathered_state: Literal["in place", "copied"]
     slice_scatters: Literal["scatters", "all-reduces"]
     layout: Literal["rows", "tiles"]
     fitted: FittedFile

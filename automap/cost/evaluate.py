@@ -83,7 +83,8 @@ class Priced:
     `overlapped_seconds` [entries] are those of a collective that go on within a kernel
     (`automap.cost.kernels.rings`, `automap.cost.kernels.gathers`); they are not in
     `collective_seconds`. `copying_seconds` [entries] are of the kernels that turn what is
-    gathered or scattered (`automap.cost.traffic.turned`), and of those that copy what is summed
+    gathered or scattered, or copy state that is gathered (`automap.cost.traffic.turned`), and of
+    those that copy what is summed
     into an array with others and out of it, which are left out while nothing is known of others.
     """
 
@@ -169,7 +170,7 @@ class Evaluator:
             if messages is not None:
                 runs = np.maximum(collectives.count, 1)
                 seconds = taken.sent / runs
-                copying = taken.joined / runs + self._turning_seconds(collectives)
+                copying = taken.joined / runs + self._copying_seconds(collectives)
         return Together(seconds, copying, work, self.stored_local(priced.sharding))
 
     def add_up(self, priced: Priced, together: Together) -> Estimate:
@@ -295,15 +296,22 @@ class Evaluator:
             kernel_seconds=kernel_seconds,
             collective_seconds=collective_seconds - overlapped,
             overlapped_seconds=overlapped,
-            copying_seconds=self._turning_seconds(collectives),
+            copying_seconds=self._copying_seconds(collectives),
         )
 
-    def _turning_seconds(self, collectives: Collectives) -> np.ndarray:
-        """Of the kernels that turn what collectives gather or scatter, [entries]."""
-        device, turned_bytes = self.topology.device, collectives.turned_bytes
-        seconds = 2 * turned_bytes / device.memory_bytes_per_s("copy")
-        seconds = np.maximum(seconds + self.backend.launch_gap_seconds, device.launch_seconds)
-        return np.where(turned_bytes > 0, seconds, 0.0)
+    def _copying_seconds(self, collectives: Collectives) -> np.ndarray:
+        """Of the kernels that turn what collectives gather or scatter, and of those that copy state
+        which is gathered: as it is given, and, if it is too large for the chip's memory, as it is
+        handed on, [entries].
+        """
+        device, gap_seconds = self.topology.device, self.backend.launch_gap_seconds
+        turned, handed_on = collectives.turned_bytes, collectives.handed_on_bytes
+        least = max(gap_seconds, device.launch_seconds)
+        seconds = 2 * turned / device.memory_bytes_per_s("copy")
+        seconds = np.where(turned > 0, np.maximum(seconds + gap_seconds, least), 0.0)
+        plain = 2 * handed_on / device.memory_bytes_per_s("elementwise")
+        copies = np.where(handed_on > device.on_chip_bytes, 2, 1) * (handed_on > 0)
+        return seconds + copies * np.maximum(plain + gap_seconds, least)
 
     def collective_work(self, sharding: Shardings, collectives: Collectives) -> CollectiveWork:
         """What the backend's effects read of `collectives`."""

@@ -123,6 +123,8 @@ def build_tables(
         collective_dims=backend.collective_dims,
         scattered_sums=backend.scattered_sums,
         sliced_sums=backend.sliced_sums,
+        nested_sums=backend.nested_sums,
+        gathered_state=backend.gathered_state,
     )
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = _bytes_on_device(graph, narrow, host := host_memory(graph))
@@ -130,8 +132,7 @@ def build_tables(
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes, backend
     )
-    places = _places(backend)
-    position = op_positions(graph, problem.phases, places.updates)
+    position = op_positions(graph, problem.phases, (places := _places(backend)).updates)
     early = _early_loads(graph, host, backend)
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places, early)
     copies = with_turned(

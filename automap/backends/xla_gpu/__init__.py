@@ -175,6 +175,9 @@ XLA_GPU: Final = Backend(
     scattered_sums="beside products",
     # AllReduceSplitter (all_reduce_splitter.cc).
     sliced_sums="apart",
+    # all_reduce_folder.cc.
+    nested_sums="folded",
+    gathered_state="in place",
     slice_scatters="scatters",
     # A softmax and its gradient are kernels of Triton's, which write over nothing.
     beside_sums="anew",

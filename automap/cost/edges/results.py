@@ -44,13 +44,14 @@ def result_edges(
     collective_dims: Literal["any", "first"] = "any",
     scattered_sums: ScatteredSums = "in pieces",
     sliced_sums: Literal["whole", "apart"] = "whole",
+    nested_sums: Literal["apart", "folded"] = "apart",
+    gathered_state: Literal["in place", "copied"] = "in place",
 ) -> tuple[Edges, np.ndarray]:
     """Edges from ops to the values they make; the edge of each op's first result, -1 for none.
 
     `order` is how the backend merges sums (`automap.cost.edges.sums`), of which the first term is
     then reduced and the others repeat it; if None it does not, nor sees through indices.
-    `loop_messages`, `collective_dims`, `scattered_sums` and `sliced_sums` are those of
-    `automap.backends.Backend`.
+    `loop_messages` and those after it are those of `automap.backends.Backend`.
     """
     graph, is_whole = problem.graph, scattered_sums != "in pieces"
     at_once = AtOnce.ALWAYS if sliced_sums == "whole" else AtOnce.UNLESS_SLICED
@@ -65,13 +66,15 @@ def result_edges(
     partials = _Partials(graph, simplifies=order is not None)
     least_messages = _Messages(problem, merged, loop_messages)
     loops, stacks = innermost_loops(graph), filled_stacks(graph)
+    is_copied = gathered_state == "copied"
+    handed_on = frozenset(graph.outputs[o] for o in problem.donated) if is_copied else frozenset()
     # Sum -> its distinct terms so far, each with its edge.
     first_terms: dict[int, dict[EdgeKey, int]] = {}
     edge_of_op = np.full(len(graph.ops), -1, np.int64)
     for index, (op, rule) in enumerate(zip(graph.ops, problem.linkage.rules, strict=True)):
         if id(rule) not in reduced:
             by_result = [rule.summed_in(result) for result in range(len(rule.results))]
-            reduced[id(rule)] = by_result, _sum_by_factor(rule, op.opcode)
+            reduced[id(rule)] = by_result, _sum_by_factor(rule, op.opcode, nested_sums)
         by_result, factor_sums = reduced[id(rule)]
         trips, loop = op.trip_count, (loops[index], op.trip_count)
         if index in stacks:
@@ -97,6 +100,7 @@ def result_edges(
                     widened=merged.widened.get(value, 1.0),
                     own=_own_flow(problem, index, value),
                     sized=sized(graph, value, op, rule, dims) if is_whole and summed else (),
+                    is_handed_on=value in handed_on,
                 )
                 # Not what is made of terms: transposed, added.
                 is_term = bool(summed) and not keeps_elements(graph, op)
@@ -207,7 +211,10 @@ class _Partials:
         return Partials.TERMS
 
 
-def _sum_by_factor(rule: Rule, opcode: str) -> tuple[int, ...]:
-    # One all-reduce for each factor that is summed over where the compiler makes them one by one;
-    # else all of them are number 0.
-    return tuple(range(len(rule.factors))) if opcode in SUMS_APART else ()
+def _sum_by_factor(
+    rule: Rule, opcode: str, nested_sums: Literal["apart", "folded"]
+) -> tuple[int, ...]:
+    # One all-reduce for each factor that is summed over where the compiler makes them one by one,
+    # and leaves them so; else all of them are number 0.
+    is_apart = opcode in SUMS_APART and nested_sums == "apart"
+    return tuple(range(len(rule.factors))) if is_apart else ()

@@ -94,6 +94,8 @@ class Edges:
                         product's operands and of sums; of all other edges 0
     dim_group           [edges, rank], of those: what a dimension is to a product, 0 of its batch,
                         1 or 2 of either kind of others (`sized_dims`); -1 if it is none
+    is_handed_on        whether a result is new state in the place of what the step was given, which
+                        is copied if it is gathered (`automap.cost.traffic.turned`)
     repeats             [pairs, 2]: (edge, an edge of the same tensor or the same sum before it); if
                         both gather, or all before it reduce, over the same axes, the second does
                         nothing
@@ -129,6 +131,7 @@ class Edges:
     last_size: np.ndarray
     sizes: np.ndarray
     dim_group: np.ndarray
+    is_handed_on: np.ndarray
     repeats: np.ndarray
     windows: tuple[tuple[Window, ...], ...]
     own_kind: np.ndarray
@@ -191,6 +194,7 @@ class EdgeKey(NamedTuple):
     widened: float = 1.0
     own: OwnFlow = OwnFlow()
     sized: tuple[tuple[int, int], ...] = ()
+    is_handed_on: bool = False
 
 
 class EdgeList:
@@ -243,7 +247,7 @@ class EdgeList:
         alone = np.zeros((n, self.width), bool)
         sums = np.zeros((n, self.width), np.int64)
         # Integer fields of keys, a row each in the order in which they are read below.
-        scalars = np.zeros((11, n), np.int64)
+        scalars = np.zeros((12, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
             for dim, each in enumerate(key.sized):
@@ -263,6 +267,7 @@ class EdgeList:
                 len(key.factor_of_dim) - 1 if len(key.factor_of_dim) > 1 else -1,
                 key.last_size,
                 *key.loop,
+                key.is_handed_on,
             )
         own = np.array([key.own for key in self.index], np.int64).reshape(n, 3)
         examples = np.array(self.examples, np.int64).reshape(n, 2)
@@ -288,6 +293,7 @@ class EdgeList:
             last_size=scalars[8],
             sizes=sizes,
             dim_group=groups,
+            is_handed_on=scalars[11].astype(bool),
             value=examples[:, 0],
             op=examples[:, 1],
             repeats=np.array(list(self.repeats), np.int64).reshape(-1, 2),

@@ -70,8 +70,9 @@ class Collectives(Entries):
     `is_repeat` [rows of `Edges.repeats`] says which operand edges find their tensor gathered
     already; `copied` [operand edges] is the bytes of the copy that an edge makes of its tensor.
     `whole_sums` [result edges] are the bytes of results that are scattered, beside their parts, and
-    `turned_operands`, `turned_results` [edges] what is there besides while one is turned
-    (`automap.cost.traffic.turned`).
+    `turned_operands` [operand edges] what is there besides while one is turned, and
+    `copied_results` [result edges] while one is turned or, of gathered state that is handed on, all
+    the time (`automap.cost.traffic.turned`).
     `scattered_again` [result edges] are the reduce-scatters of terms whose sum another one
     scatters.
     """
@@ -81,13 +82,13 @@ class Collectives(Entries):
     copied: np.ndarray
     whole_sums: np.ndarray
     turned_operands: np.ndarray
-    turned_results: np.ndarray
+    copied_results: np.ndarray
     scattered_again: Flow
 
     @property
     def held_bytes(self) -> np.ndarray:
         """Bytes beside buffers: of operand edges, of result edges, and of what both turn."""
-        columns = (self.copied, self.whole_sums, self.turned_operands, self.turned_results)
+        columns = (self.copied, self.whole_sums, self.turned_operands, self.copied_results)
         return np.concatenate(columns)
 
     @property
@@ -98,11 +99,20 @@ class Collectives(Entries):
         turned = np.zeros(len(self.kind), bool)
         for on_operand, kind, beside in (
             (True, ALL_GATHER, self.turned_operands),
-            (False, REDUCE_SCATTER, self.turned_results),
+            (False, REDUCE_SCATTER, self.copied_results),
         ):
             rows = np.flatnonzero((self.on_operand == on_operand) & (self.kind == kind))
             turned[rows] = beside[self.edge[rows]] > 0
         return np.where(turned, self.n_bytes, 0.0)
+
+    @property
+    def handed_on_bytes(self) -> np.ndarray:
+        """Bytes of state that is gathered and handed on, where that is copied, [entries]."""
+        rows = np.flatnonzero(~self.on_operand & (self.kind == ALL_GATHER))
+        result = np.zeros(len(self.kind))
+        is_copied = self.copied_results[self.edge[rows]] > 0
+        result[rows] = np.where(is_copied, self.n_bytes[rows], 0.0)
+        return result
 
 
 def collectives(
@@ -138,7 +148,7 @@ def collectives(
         copied=copied,
         whole_sums=sums[0],
         turned_operands=turned_operands,
-        turned_results=sums[1],
+        copied_results=sums[1],
         scattered_again=scattered_again,
     )
 
@@ -273,7 +283,9 @@ def _result_traffic(
         ),
     ]
     again = Flow(REDUCE_SCATTER, every_scatter & ~to_scatter, n_bytes)
-    return entries(edges, flows), again, whole_sums(edges, sharding, to_scatter, n_bytes)
+    sums, turned = whole_sums(edges, sharding, to_scatter, n_bytes)
+    is_copied = edges.is_handed_on & (demands.gathered != 0)
+    return entries(edges, flows), again, (sums, turned + np.where(is_copied, whole, 0.0))
 
 
 def _are_taken_apart(edges: Edges, demands: _Demands, sizes: np.ndarray) -> np.ndarray:

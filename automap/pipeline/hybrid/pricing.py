@@ -215,7 +215,7 @@ class Pricer:
             copied=entries.copied / copied,
             whole_sums=entries.whole_sums / made,
             turned_operands=entries.turned_operands / copied,
-            turned_results=entries.turned_results / made,
+            copied_results=entries.copied_results / made,
             scattered_again=replace(again, n_bytes=again.n_bytes / made),
         )
         # Kernels see a microbatch as one more mesh axis that splits the batch and nothing else; no

@@ -379,7 +379,7 @@ def _split_batch(
             joint.copied,
             joint.whole_sums,
             joint.turned_operands,
-            joint.turned_results,
+            joint.copied_results,
             again.mask,
             again.n_bytes,
             priced.kernel_seconds,

@@ -134,7 +134,7 @@ def cell_costs(
         )
     )
     collectives, kernel_seconds = priced.collectives, priced.kernel_seconds * tables.kernels.count
-    seconds = priced.collective_seconds * collectives.count
+    seconds = (priced.collective_seconds + priced.copying_seconds) * collectives.count
     operand_seconds, result_seconds = (
         np.bincount(collectives.edge[here], seconds[here], len(edges.count))
         for here, edges in (
@@ -163,7 +163,7 @@ def cell_costs(
         copied = collectives.copied[operands[:, :1]].sum(axis=1)
         copied += collectives.whole_sums[made].sum(axis=1)
         turned = collectives.turned_operands[operands[:, :1]].sum(axis=1)
-        turned += collectives.turned_results[made].sum(axis=1)
+        turned += collectives.copied_results[made].sum(axis=1)
         result.append(
             CellCosts(
                 edge_seconds, kernel_seconds[kernels].T, copied, turned, kept[operands[:, 1:]].T

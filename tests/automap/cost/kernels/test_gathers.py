@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from automap.cost.traffic.flows import ALL_GATHER
+from automap.program import load_target
 from automap.space.presets import PRESETS
 from automap.topology.mesh import Mesh
 from tests.automap.cost.kernels.plain import FAST_MEMORY, evaluator, machine
@@ -109,3 +110,80 @@ def test_outside_of_loops_and_on_gpus_nothing_is_beside_by_itself(target, topolo
     cost, priced = zero_3(*target(), machine(topology))
     assert not len(cost.tables.hidden_gathers.edge)
     assert not priced.overlapped_seconds.any()
+
+
+SEQ = 32
+
+
+def two_blocks():
+    """Layers of two feed-forward blocks in a loop, each normalized and added to its stream."""
+
+    def block(x, first, second):
+        centred = x - x.mean(axis=-1, keepdims=True)
+        return x + jax.nn.relu(centred @ first) @ second
+
+    def layer(x, weights):
+        return block(block(x, *weights[0]), *weights[1]), None
+
+    def step(weights, x):
+        gradients = jax.grad(lambda w: (jax.lax.scan(layer, x, w)[0] ** 2).sum())(weights)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
+
+    # Of two sizes, so that no two products are alike.
+    weights = [
+        tuple(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)
+        for shapes in (
+            ((LAYERS, WIDTH, HIDDEN), (LAYERS, HIDDEN, WIDTH)),
+            ((LAYERS, WIDTH, 2 * HIDDEN), (LAYERS, 2 * HIDDEN, WIDTH)),
+        )
+    ]
+    return step, (weights, jax.ShapeDtypeStruct((BATCH, SEQ, WIDTH), jnp.float32))
+
+
+def products_beside(cost):
+    """Of each product that reads a tensor of the stream's sizes what runs beside its gather."""
+    tables, products = cost.tables, dots(cost)
+    graph, windows = tables.program.problem.graph, tables.hidden_gathers
+    by_row = {row: op for op, row in rows_by_op(cost).items() if op in products}
+    for edge, value, reader, *_ in tables.operands.incidences.tolist():
+        if graph.values[value].dims == (BATCH, SEQ, WIDTH) and reader in products:
+            yield (
+                reader,
+                {by_row[k] for k in windows.kernel[windows.edge == edge].ravel() if k >= 0},
+            )
+
+
+def test_activations_run_beside_products_that_nothing_waits_for_or_that_they_do_not_wait_for():
+    cost, _ = evaluator(*two_blocks(), machine("v5e:2x4"))
+    # Two products forward for each block; backward, of the second block and then of the first, the
+    # gradient of its second matrix, what goes on, the gradient of its first one, what goes on.
+    first, _, second, _, *backward = dots(cost)
+    second_b, on_b, first_b, out_b, second_a, on_a, first_a, out_a = backward
+    beside = dict(products_beside(cost))
+    # What flows forward is waited for, and so is what a trip backward begins with.
+    assert beside[first] == beside[second] == beside[second_b] == set()
+    # What a block was given waits in a stack, and is there for its gradient.
+    assert beside[first_b] == {on_b, out_b}
+    assert beside[first_a] == {on_a, out_a}
+    # What flows back to the first block goes beside gradients of the second.
+    assert beside[second_a] == {second_b, first_b}
+
+
+@pytest.mark.parametrize("name", ["v5e:2x4", "v5p:2x2x2"])
+def test_no_more_of_an_activation_is_hidden_than_its_products_take(name):
+    """Queries, keys and values, and both products of the feed-forward layer, flow back in two
+    gathers a layer; what these layers were given is gathered for their gradients.
+    """
+    options = {"layers": "scanned", "batch": "8"}
+    cost, space = evaluator(*load_target("models.gpt:gpt_tiny", options), machine(name))
+    mesh = Mesh(("data", "model"), (2, 4))
+    (point,) = PRESETS["sequence-parallel"].points(space, mesh)
+    priced = cost.price_point(space.split_classes(point))
+    windows, hidden, whole = cost.tables.hidden_gathers, [], []
+    for entry in np.flatnonzero(priced.overlapped_seconds > 0):
+        (window,) = np.flatnonzero(windows.edge == priced.collectives.edge[entry])
+        rows = windows.kernel[window][windows.kernel[window] >= 0]
+        hidden.append(priced.overlapped_seconds[entry])
+        whole.append(priced.collective_seconds[entry] + hidden[-1])
+        assert hidden[-1] == pytest.approx(min(whole[-1], priced.kernel_seconds[rows].sum()))
+    assert len(hidden) == 3

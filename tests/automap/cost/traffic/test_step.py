@@ -203,6 +203,32 @@ def test_an_all_reduce_that_is_sliced_along_the_last_axis_is_taken_apart(
 
 
 @pytest.mark.parametrize(
+    ("platform", "expected"),
+    [
+        ("cpu", ["1 all-reduce", "10 all-reduce"]),
+        # Embeddings of BERT under sequence parallelism, by both compilers (jaxlib 0.10.2, libtpu
+        # 0.0.51): one all-reduce over all eight devices.
+        ("tpu", ["11 all-reduce"]),
+        ("cuda", ["11 all-reduce"]),
+    ],
+)
+def test_a_product_that_sums_over_two_dimensions_has_one_all_reduce_where_they_are_folded(
+    platform, expected
+):
+    def step(w, x):
+        return w - jax.grad(lambda w: jnp.tanh(x @ w).sum())(w)
+
+    args = tuple(jax.ShapeDtypeStruct(s, "float32") for s in ((32, 16), (64, 128, 32)))
+    problem = problem_of(step, args)
+    space, tables = Space(problem), build_tables(problem, platform)
+    (sequence,) = (c for c in space.candidates if space.label(c) == "[1][1]")
+    point = space.point(Mesh(("data", "model"), (2, 4)), [[problem.batch_class], [sequence]])
+    got = tables.collectives(shardings(tables, problem.n_classes, space.split_classes(point)))
+    assert [f"{got.mask[e]:b} {KINDS[got.kind[e]]}" for e in range(len(got.kind))] == expected
+    assert set(got.n_bytes.tolist()) == {32 * 16 * 4}
+
+
+@pytest.mark.parametrize(
     ("platform", "stored", "expected"),
     [
         # The axis that splits the parameter stands before the other one.

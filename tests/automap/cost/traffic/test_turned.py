@@ -2,6 +2,8 @@
 closed form; the programs that the rule was read from are named in `automap.cost.traffic.turned`.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,12 @@ from automap.cost.evaluate import Evaluator
 from automap.cost.shardings import Shardings
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import KINDS
+from automap.space.presets import PRESETS
+from automap.space.space import Space
 from automap.topology import get_topology
+from automap.topology.mesh import Mesh
 from automap.topology.model import Platform
-from tests.steps import problem_of
+from tests.steps import mlp, problem_of
 
 
 BATCH, ROWS, INNER, COLUMNS, DEVICES = 4, 16, 32, 64, 2
@@ -54,14 +59,14 @@ def test_a_sum_is_turned_to_be_scattered_along_what_is_not_the_first_of_its_kind
     collectives = _scattered(dim)
     assert collectives.whole_sums.sum() == TERM
     # Beside the sum and the part that is kept of it, until there is room for two sums.
-    assert collectives.turned_results.sum() == (TERM / DEVICES if is_turned else 0)
-    assert collectives.held_bytes.sum() == TERM + collectives.turned_results.sum()
+    assert collectives.copied_results.sum() == (TERM / DEVICES if is_turned else 0)
+    assert collectives.held_bytes.sum() == TERM + collectives.copied_results.sum()
 
 
 def test_a_dimension_of_one_element_is_in_no_ones_way():
     collectives = _scattered(1, batch=1)
     assert collectives.whole_sums.sum() == TERM / BATCH
-    assert not collectives.turned_results.any()
+    assert not collectives.copied_results.any()
 
 
 @pytest.mark.parametrize(("platform", "held"), [("cpu", 0), ("tpu", TERM)])
@@ -112,7 +117,7 @@ def test_matrices_of_a_batch_may_lie_in_any_order():
 
     for dim in range(3):
         collectives = _scattered(dim, step=step)
-        assert not collectives.turned_results.any()
+        assert not collectives.copied_results.any()
 
 
 def test_a_sum_is_there_until_the_next_product_that_does_not_need_it():
@@ -129,3 +134,54 @@ def test_a_sum_is_there_until_the_next_product_that_does_not_need_it():
         copy = np.flatnonzero(tables.buffers.copy_edge == number)
         lasts = tables.buffers.copy_death[copy] - tables.buffers.copy_birth[copy]
         assert (lasts.max() > 0) == is_longer
+
+
+def _zero_1(platform, *, donated=True):
+    """The evaluator, and the price, of a step whose new parameters are gathered."""
+    step, args = mlp()
+    problem = problem_of(step, args)
+    if not donated:
+        problem = replace(problem, donated={})
+    machine = get_topology("v5e:2x4" if platform == "tpu" else "8xh100")
+    evaluator = Evaluator(build_tables(problem, platform), problem.n_classes, machine)
+    space = Space(problem)
+    (point,) = PRESETS["zero-1"].points(space, Mesh(("data",), (8,)))
+    return evaluator, space.split_classes(point)
+
+
+@pytest.mark.parametrize(
+    ("platform", "donated", "is_copied"),
+    [("tpu", True, True), ("tpu", False, False), ("cuda", True, False)],
+)
+def test_state_that_is_gathered_is_there_twice(platform, donated, is_copied):
+    evaluator, split_classes = _zero_1(platform, donated=donated)
+    collectives = evaluator.collectives(split_classes)
+    gathered = ~collectives.on_operand & (collectives.kind == KINDS.index("all-gather"))
+    whole = float(collectives.n_bytes[gathered] @ collectives.count[gathered])
+    assert whole == 2 * 4 * 32 * 64
+    assert collectives.handed_on_bytes @ collectives.count == (whole if is_copied else 0)
+    timeline, sharding = evaluator.memory_timeline, evaluator.price_point(split_classes).sharding
+    local = evaluator.stored_local(sharding)
+    held, is_repeat = collectives.held_bytes, collectives.is_repeat
+    first = len(held) - len(collectives.copied_results)
+    without = np.where(np.arange(len(held)) < first, held, 0.0)
+    # All the time, so at the peak too, wherever that is.
+    more = timeline.peak_bytes(local, held, is_repeat)
+    more -= timeline.peak_bytes(local, without, is_repeat)
+    assert more == (whole if is_copied else 0)
+
+
+@pytest.mark.parametrize(("on_chip_bytes", "copies"), [(0, 2), (1 << 30, 1)])
+def test_state_that_is_gathered_is_copied_at_both_ends_where_the_chip_has_no_room(
+    on_chip_bytes, copies
+):
+    evaluator, split_classes = _zero_1("tpu")
+    topology = evaluator.topology
+    device = replace(topology.device, on_chip_bytes=on_chip_bytes)
+    priced = replace(evaluator, topology=replace(topology, device=device)).price_point(
+        split_classes
+    )
+    moved = 2 * 4 * 32 * 64 / device.memory_bytes_per_s("elementwise")
+    kernel = max(moved + evaluator.backend.launch_gap_seconds, device.launch_seconds)
+    got = priced.copying_seconds @ priced.collectives.count
+    assert got == pytest.approx(2 * copies * kernel)
