@@ -114,6 +114,7 @@ print(repr(trainer.agent.values(env.observe()).tolist()))
 """
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_in_another_process():
     env = environment()
     trainer = Trainer(env, SMALL, seed=7)

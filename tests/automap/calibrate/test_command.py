@@ -85,6 +85,7 @@ def test_ctrl_c_too_early_for_a_hardware_file_is_said(stopwatch, tmp_path, monke
     assert len(KernelProfile.load(kept).times()) == 3
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_used_is_measured_again_with_a_warning(stopwatch, tmp_path):
     run("calibrate")
     (kept,) = (tmp_path / "automap").iterdir()

@@ -75,13 +75,12 @@ def check(seed):
         assert plan.predicted.step_seconds <= min(fitting, default=math.inf)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_random_steps(seed):
-    check(seed)
+def test_random_steps():
+    check(1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 60))
+@pytest.mark.parametrize("seed", (0, *range(2, 60)))
 def test_many_random_steps(seed):
     check(seed)
 

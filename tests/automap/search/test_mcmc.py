@@ -59,7 +59,7 @@ def test_no_worse_than_the_best_preset_under_a_memory_limit(strategy):
     assert step_seconds(context) <= best_preset_seconds(context)
 
 
-@pytest.mark.parametrize("strategy", [mcmc, auto])
+@pytest.mark.parametrize("strategy", [mcmc, pytest.param(auto, marks=pytest.mark.slow)])
 def test_pins_hold_all_the_way(strategy):
     mesh = Mesh(("data", "model"), (2, 2))
     context = search_context(*decoder(), mesh=mesh, pins=("[0]['params']*['up']=null,model",))

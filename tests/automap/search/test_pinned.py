@@ -84,7 +84,12 @@ def test_what_some_plan_keeps_is_kept_from_the_start(target, seed, count):
 
 @pytest.mark.parametrize(
     ("strategy", "topology"),
-    [(auto, "8xh100"), (greedy, "v5e:2x4"), (exact, "v5e:2x4"), (exact, "8xh100")],
+    [
+        (auto, "8xh100"),
+        pytest.param(greedy, "v5e:2x4", marks=pytest.mark.slow),
+        (exact, "v5e:2x4"),
+        (exact, "8xh100"),
+    ],
 )
 @pytest.mark.parametrize(
     "texts",

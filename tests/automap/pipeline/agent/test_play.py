@@ -186,6 +186,7 @@ def test_beams_share_what_they_looked_at_and_end_where_they_would_alone():
         assert np.array_equal(found.device_cuts, best.device_cuts)
 
 
+@pytest.mark.slow
 def test_quality_on_problems_that_it_has_not_seen():
     """The whole held-out set is in docs/reports/pipeline_agent.md; these are its likes in small."""
     size = Size(stages=4, points=64, servers=4, per_server=4)

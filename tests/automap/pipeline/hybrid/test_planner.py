@@ -74,6 +74,7 @@ def test_what_fits_is_found_without_a_search_of_inner_plans(plan, limit, monkeyp
     assert plan.predicted.step_seconds <= first.predicted.step_seconds
 
 
+@pytest.mark.slow
 def test_inner_plans_are_the_agents_roll_outs_if_it_is_asked_for(limit, monkeypatch):
     led = []
 
@@ -262,6 +263,7 @@ def test_diff_shows_the_meshes_inside(plan, replicated):
     assert f"({mesh})" in replicated.diff(plan)
 
 
+@pytest.mark.slow
 def test_compare_shows_all_spaces():
     run = CliRunner().invoke(
         main, ["compare", "models.mlp:mlp_tiny", "--topology", "4xv100", "--space", "hybrid"]
