@@ -115,7 +115,7 @@ def test_outside_of_loops_and_on_gpus_nothing_is_beside_by_itself(target, topolo
 SEQ = 32
 
 
-def two_blocks():
+def two_blocks(recompute=lambda layer: layer):
     """Layers of two feed-forward blocks in a loop, each normalized and added to its stream."""
 
     def block(x, first, second):
@@ -126,7 +126,8 @@ def two_blocks():
         return block(block(x, *weights[0]), *weights[1]), None
 
     def step(weights, x):
-        gradients = jax.grad(lambda w: (jax.lax.scan(layer, x, w)[0] ** 2).sum())(weights)
+        scanned = recompute(layer)
+        gradients = jax.grad(lambda w: (jax.lax.scan(scanned, x, w)[0] ** 2).sum())(weights)
         return jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients)
 
     # Of two sizes, so that no two products are alike.
@@ -167,6 +168,26 @@ def test_activations_run_beside_products_that_nothing_waits_for_or_that_they_do_
     assert beside[first_a] == {on_a, out_a}
     # What flows back to the first block goes beside gradients of the second.
     assert beside[second_a] == {second_b, first_b}
+
+
+@pytest.mark.parametrize("recompute", [lambda layer: layer, jax.checkpoint])
+def test_what_runs_beside_a_gather_neither_makes_nor_needs_what_is_gathered(recompute):
+    cost, _ = evaluator(*two_blocks(recompute), machine("v5e:2x4"))
+    graph, beside = cost.tables.program.problem.graph, dict(products_beside(cost))
+
+    def makers(value):
+        """The products that a value is made of, in the trip of its loop."""
+        producer = graph.values[value].producer
+        if producer < 0 or graph.ops[producer].opcode == "while":
+            return set()
+        own = {producer} if graph.ops[producer].opcode == "dot" else set()
+        return own.union(*(makers(v) for v in graph.ops[producer].inputs))
+
+    for _, value, reader, *_ in cost.tables.operands.incidences.tolist():
+        if reader in beside and graph.values[value].dims == (BATCH, SEQ, WIDTH):
+            assert not beside[reader] & makers(value)
+            assert not any(value in graph.ops[op].inputs for op in beside[reader])
+    assert any(beside.values())
 
 
 @pytest.mark.parametrize("name", ["v5e:2x4", "v5p:2x2x2"])
