@@ -3,6 +3,7 @@
     python -m scripts.write_reference -o docs/reference
 
 command.md      what `automap COMMAND --help` prints, of every command
+options.md      the options of a plan, as keywords and on the command line
 plan-file.md    every record of a plan file, with its fields and its docstring
 plan-1.schema.json
                 the JSON Schema of the plan file; the same file is installed with automap.plan
@@ -22,6 +23,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import click
 
 from automap.cli.commands import main as automap_command
+from automap.config import described_options
 from automap.plan.record import FORMAT, VERSION, PlanRecord, plan_schema
 
 
@@ -40,6 +42,14 @@ The first Ctrl-C in a search ends it with the best plan it has, which is written
 before the search, and for the second one, the command ends at once. In Python a search does the
 same, and puts your own handler of the signal back. What plan files, targets, shared caches and
 signals can and cannot do is told in [trust](../reports/trust.md).
+"""
+OPTIONS_HEAD: Final = """\
+# The options of a plan
+
+Made by `python -m scripts.write_reference -o docs/reference` from their descriptions in
+`automap/config.py`. The same names are keywords of `automap.plan` and `automap.parallelize`, and
+options of `automap plan`, where a name of several words has hyphens. The machine itself is given
+with `topology`.
 """
 PLAN_HEAD: Final = f"""\
 # The plan file
@@ -92,6 +102,18 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
 
 def _section(title: str, help_text: str) -> str:
     return f"## {title}\n\n```text\n{help_text.rstrip()}\n```\n"
+
+
+def options_page() -> str:
+    """A table with a row for each option of a plan."""
+    lines = [OPTIONS_HEAD, "| keyword | on the command line | default | what it does |"]
+    lines.append("| --- | --- | --- | --- |")
+    for option in described_options():
+        flag = option.flag or f"--{option.name.replace('_', '-')}"
+        cells = f"`{option.name}`", f"`{flag}`", f"`{option.default!r}`", option.text("python")
+        # A bar ends a cell.
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def plan_page() -> str:
@@ -176,6 +198,7 @@ def _default_text(field: Any) -> str:
 def main(output: Path) -> None:
     """Write the pages into a folder."""
     (output / "command.md").write_text(command_page())
+    (output / "options.md").write_text(options_page())
     (output / "plan-file.md").write_text(plan_page())
     for path in (output / SCHEMA_NAME, SHIPPED_SCHEMA):
         path.write_text(schema_text())

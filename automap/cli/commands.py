@@ -44,12 +44,7 @@ PLAN: Final = Command(
     details=(
         "TARGET is module:function returning (step, args), or a path to HLO text, an HLO proto, "
         "StableHLO or an XLA dump folder. The current folder is searched for the module.",
-        table("Strategies", choices.STRATEGIES),
-        table("Strategies of --space pipeline", choices.PIPELINE_STRATEGIES),
-        table("Strategies of --space hybrid", choices.HYBRID_STRATEGIES),
-        table("Strategies of --space placement", choices.PLACEMENT_STRATEGIES),
-        table("Strategies of --space streams", choices.STREAM_STRATEGIES),
-        table("Presets", choices.PRESETS),
+        "What --strategy and --preset name is listed below the options and the examples.",
     ),
     examples=(
         "automap plan train:small --topology v5e:4x4 -o plan.json --report report.html",
@@ -76,6 +71,14 @@ PLAN: Final = Command(
             help="run the plan for three steps, as `automap apply` does",
         ),
         *NUMERICS,
+    ),
+    tables=(
+        table("Strategies", choices.STRATEGIES),
+        table("Strategies of --space pipeline", choices.PIPELINE_STRATEGIES),
+        table("Strategies of --space hybrid", choices.HYBRID_STRATEGIES),
+        table("Strategies of --space placement", choices.PLACEMENT_STRATEGIES),
+        table("Strategies of --space streams", choices.STREAM_STRATEGIES),
+        table("Presets", choices.PRESETS),
     ),
 )
 

@@ -212,7 +212,9 @@ def _drop_what_is_left() -> None:
 
 
 class Command(click.Command):
-    """A command whose help ends with examples, and whose module is imported when it runs."""
+    """A command whose help has examples after its options, then what options may name, and whose
+    module is imported when it runs.
+    """
 
     def __init__(
         self,
@@ -222,19 +224,21 @@ class Command(click.Command):
         details: Sequence[str] = (),
         examples: Sequence[str],
         params: Sequence[click.Parameter],
+        tables: Sequence[str] = (),
     ) -> None:
         """`run` of `automap.cli.run.NAME` takes the values of `params` as keywords.
 
         `summary` is the line in the list of commands, `details` are further paragraphs of its own
-        help.
+        help, `tables` of what its options may name (`automap.cli.parameters.table`).
         """
+        example_lines = "\b\nExamples:\n" + "\n".join(map(_example, examples))
         super().__init__(
             name,
             callback=deferred_run(f"automap.cli.run.{name}"),
             params=[*params, *verbosity_options()],
             help="\n\n".join((summary, *details)),
             short_help=summary,
-            epilog="\b\nExamples:\n" + "\n".join(map(_example, examples)),
+            epilog="\n\n".join((example_lines, *tables)),
             context_settings=CONTEXT_SETTINGS,
         )
 

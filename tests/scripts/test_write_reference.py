@@ -8,6 +8,7 @@ from scripts import write_reference
 FOLDER = Path(__file__).resolve().parents[2] / "docs/reference"
 WRITTEN = {
     "command.md": write_reference.command_page,
+    "options.md": write_reference.options_page,
     "plan-file.md": write_reference.plan_page,
     write_reference.SCHEMA_NAME: write_reference.schema_text,
 }

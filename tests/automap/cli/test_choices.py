@@ -58,7 +58,7 @@ def test_help_ends_with_examples_that_the_command_can_read(name, flag):
 
 
 def test_help_says_in_a_line_what_each_strategy_and_preset_is():
-    text = " ".join(CliRunner().invoke(main, ["plan", "--help"]).output.split())
+    text = " ".join([*CliRunner().invoke(main, ["plan", "--help"]).output.split(), ""])
     for table in (choices.STRATEGIES, choices.PIPELINE_STRATEGIES, choices.PRESETS):
         for name, line in table.items():
             assert f" {name} {line} " in text, name
