@@ -3,10 +3,10 @@
     python -m scripts.fit_believed -o automap/backends/xla_gpu/believed.toml
 
 A program of one collective after the other, of one kind and of every power of two of bytes, is
-compiled ahead of time for eight GPUs of a host in groups of two, four and eight, and for several
-hosts in one group; the compiler writes on each what it takes it to be. It has a table for Hopper
-and one for Blackwell, formulas for groups of more than eight, and neither for older GPUs. Needs the
-extra `gpu-compiler` and no GPU; takes half a minute.
+compiled ahead of time for groups of GPUs on one, two, four and eight hosts of eight, as many of
+each host; the compiler writes on each what it takes it to be. It has a table for Hopper and one for
+Blackwell, formulas for groups on several hosts, and neither for older GPUs. Needs the extra
+`gpu-compiler` and no GPU; takes two minutes.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,31 +30,37 @@ from hlo_tools.read.proto import decode_module
 
 # The device that is compiled for, and those that have its table (by compute capability).
 _TABLES: Final = {"h100": ("h100", "h200"), "b200": ("b200",)}
-# The hosts that are compiled for to have groups of a size.
-_HOSTS_BY_SIZE: Final = {2: 1, 4: 1, 8: 1, 16: 2, 32: 4, 64: 8}
+# Groups that are compiled: of so many devices on so many hosts of eight.
+_GROUPS: Final = tuple(
+    (hosts * per_host, hosts)
+    for hosts in (1, 2, 4, 8)
+    for per_host in (1, 2, 4, 8)
+    if hosts * per_host > 1
+)
 _HEAD: Final = """\
 # What XLA:GPU's scheduler takes a collective to last, in microseconds, by powers of two of bytes;
-# the rows of a kind are sizes of a group. How it is read: ../believed.py
+# the rows of a kind are groups of so many devices on so many hosts. How it is read: ../believed.py
 # Made by `python -m scripts.fit_believed` on {date}, jax {version}.
 """
 _POWERS: Final = range(10, 29)
 _ITEM_BYTES: Final = 2
+_AXES: Final = ("hosts", "per_host")
 _KINDS: Final[Mapping[str, Callable[[Any, int], Any]]] = {
-    "all-reduce": lambda x, n: jax.lax.psum(x, "x"),
-    "reduce-scatter": lambda x, n: jax.lax.psum_scatter(x, "x", tiled=True),
-    "all-gather": lambda x, n: jax.lax.all_gather(x[: len(x) // n], "x", tiled=True),
-    "all-to-all": lambda x, n: jax.lax.all_to_all(x, "x", 0, 0, tiled=True),
+    "all-reduce": lambda x, n: jax.lax.psum(x, _AXES),
+    "reduce-scatter": lambda x, n: jax.lax.psum_scatter(x, _AXES, tiled=True),
+    "all-gather": lambda x, n: jax.lax.all_gather(x[: len(x) // n], _AXES, tiled=True),
+    "all-to-all": lambda x, n: jax.lax.all_to_all(x, _AXES, 0, 0, tiled=True),
     "collective-permute": lambda x, n: jax.lax.ppermute(
-        x, "x", [(i, (i + 1) % n) for i in range(n)]
+        x, _AXES, [(i, (i + 1) % n) for i in range(n)]
     ),
 }
 
 
 def believed_microseconds(device: str) -> Iterator[tuple[str, list[list[float]]]]:
-    """Each kind with its rows, a group's size each, of powers of two of bytes."""
-    compiled_for = {hosts: _compiled_for(device, hosts) for hosts in {*_HOSTS_BY_SIZE.values()}}
+    """Each kind with its rows, a group each, of powers of two of bytes."""
+    compiled_for = {n: _compiled_for(device, n) for n in {hosts for _, hosts in _GROUPS}}
     for kind in _KINDS:
-        yield kind, [_row(kind, size, *compiled_for[n]) for size, n in _HOSTS_BY_SIZE.items()]
+        yield kind, [_row(kind, size, hosts, *compiled_for[hosts]) for size, hosts in _GROUPS]
 
 
 def _compiled_for(device: str, hosts: int) -> tuple[np.ndarray, Mapping[str, bool | str]]:
@@ -65,9 +71,10 @@ def _compiled_for(device: str, hosts: int) -> tuple[np.ndarray, Mapping[str, boo
 
 
 def _row(
-    kind: str, size: int, devices: np.ndarray, options: Mapping[str, bool | str]
+    kind: str, size: int, hosts: int, devices: np.ndarray, options: Mapping[str, bool | str]
 ) -> list[float]:
-    mesh = jax.sharding.Mesh(devices.reshape(-1, size), ("others", "x"))
+    each = devices.reshape(hosts, -1, size // hosts)
+    mesh = jax.sharding.Mesh(each, (_AXES[0], "others", _AXES[1]))
 
     def chain(*arrays: jax.Array) -> list[jax.Array]:
         made, last = list[jax.Array](), jnp.zeros((), jnp.bfloat16)
@@ -109,9 +116,7 @@ def _microseconds(proto: bytes, kind: str, size: int) -> list[float]:
 
 def _lines(device: str, devices: Sequence[str]) -> Iterator[str]:
     yield from ("", "[[table]]", f"devices = {list(devices)}".replace("'", '"'))
-    yield f"devices_of_a_group = {list(_HOSTS_BY_SIZE)}"
-    # XLA's own table is of a host; beyond it has a formula.
-    yield f"measured_devices = {max(size for size, n in _HOSTS_BY_SIZE.items() if n == 1)}"
+    yield f"devices_on_hosts = {[list(group) for group in _GROUPS]}"
     yield f"least_power_of_two = {_POWERS[0]}"
     yield ""
     yield "[table.microseconds]"

@@ -1,17 +1,18 @@
 """What a compiler's scheduler believes of collectives, where it has a table of its own.
 
-XLA:GPU's scheduler of Hopper and later reads the seconds of a collective among up to eight devices,
-on one host or on several, from a table that was measured on a host of eight, by kind, devices of a
-group, and powers of two of bytes:
+XLA:GPU's scheduler of Hopper and later reads the seconds of a collective among up to eight devices
+of one host from a table that was measured on a host of eight, by kind, devices of a group, and
+powers of two of bytes:
 
     seconds = bytes / bytes_p * seconds_p,   p the power whose bytes are nearest
 
 so that less than the least bytes of the table are believed to take a part of its first entry, which
-are as long as those of a hundred times as many bytes. Of larger groups it has a formula, seconds
-that grow evenly with the bytes, among sixteen from 82 to 341 us on: between two powers of two they
-are read from a line. The file has groups that fill their hosts; of sixteen on four hosts sums begin
-at 175 us in place of 184 and grow nearly twice as fast (asked by hand, jax 0.10.2). XLA hides a
-collective behind as many kernels as it believes that it takes.
+are as long as those of a hundred times as many bytes. Of groups with devices of several hosts it
+has a formula, seconds that grow evenly with the bytes: between two powers of two they are read from
+a line. By it the fewer devices of each host a group has the longer it takes: a sum of eight devices
+on two hosts 619 us at least, of all sixteen 184. Which hosts a group is on goes by the numbers of
+its partitions, eight of which are taken to be a host, wherever their devices are
+(`hosts_over`). XLA hides a collective behind as many kernels as it believes that it takes.
                     collective_interpolator.cc, interpolator.h, sol_latency_estimator.cc of XLA
 """
 
@@ -24,29 +25,37 @@ import tomllib
 import numpy as np
 
 
+_DEVICES_OF_A_HOST = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BelievedSeconds:
-    """`seconds` [kinds x sizes of groups, powers] of 2^`least_power` bytes and twice as many each;
-    `kinds` and `sizes` (devices of a group) number the rows. Those of up to `measured_size` devices
-    are of a table, others of a formula.
+    """`seconds` [kinds x groups, powers] of 2^`least_power` bytes and twice as many each; `kinds`
+    and `groups` (devices, and the hosts that they are on) number the rows. Those of one host are of
+    a table, others of a formula.
     """
 
     kinds: tuple[str, ...]
-    sizes: tuple[int, ...]
-    measured_size: int
+    groups: tuple[tuple[int, int], ...]
     least_power: int
     seconds: np.ndarray
 
-    def rows(self, kinds: Sequence[str], kind: np.ndarray, n_devices: np.ndarray) -> np.ndarray:
-        """The row of each collective, `kinds[kind]` over so many devices; -1 if there is none."""
+    def rows(
+        self, kinds: Sequence[str], kind: np.ndarray, n_devices: np.ndarray, n_hosts: np.ndarray
+    ) -> np.ndarray:
+        """The row of each collective, `kinds[kind]` over so many devices on so many hosts, of the
+        smallest group on as many that has them; -1 if there is none.
+        """
         place = np.array([self.kinds.index(k) if k in self.kinds else -1 for k in kinds])[kind]
-        size = np.searchsorted(self.sizes, n_devices)
-        is_there = (place >= 0) & (n_devices > 1) & (size < len(self.sizes))
-        return np.where(is_there, place * len(self.sizes) + size, -1)
+        devices, hosts = np.array(self.groups).T
+        fits = (devices >= n_devices[:, None]) & (hosts == n_hosts[:, None])
+        group = np.where(fits, devices, np.inf).argmin(axis=1)
+        is_there = (place >= 0) & (n_devices > 1) & fits.any(axis=1)
+        return np.where(is_there, place * len(self.groups) + group, -1)
 
     def lookup(self, row: np.ndarray, n_bytes: np.ndarray) -> np.ndarray:
         """What collectives of so many bytes are believed to take, by their rows."""
-        is_measured = np.array(self.sizes)[row % len(self.sizes)] <= self.measured_size
+        is_measured = np.array(self.groups)[row % len(self.groups), 1] == 1
         last, powers = self.seconds.shape[1] - 1, np.log2(np.maximum(n_bytes, 1.0))
         # From 1.5 of a power on the next one is nearer.
         near = np.floor(powers - np.log2(1.5)) + 1 - self.least_power
@@ -58,18 +67,33 @@ class BelievedSeconds:
         return np.where(is_measured, measured, first + part * (second - first))
 
 
+def hosts_over(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """On how many hosts XLA takes a group over the axes of each mask to be, [masks]: partitions are
+    numbered row-major over a mesh of `sizes`, and eight in a row are a host.
+    """
+    # All groups of a mask are like that of partition 0.
+    strides = np.cumprod([1, *sizes[:0:-1]])[::-1]
+    result = np.ones(len(mask), np.int64)
+    for number in np.unique(mask).tolist():
+        partitions = np.zeros(1, np.int64)
+        for axis, (size, stride) in enumerate(zip(sizes, strides.tolist(), strict=True)):
+            if number >> axis & 1:
+                partitions = (partitions[:, None] + np.arange(size) * stride).ravel()
+        result[mask == number] = len(np.unique(partitions // _DEVICES_OF_A_HOST))
+    return result
+
+
 @cache
 def believed_seconds(folder: str, file: str) -> Mapping[str, BelievedSeconds]:
     """The tables of a data file of a backend, by the names of the devices that they are for."""
     resource = files("automap.backends") / folder / file
     tables = {}
     for table in tomllib.loads(resource.read_text(encoding="utf-8"))["table"]:
-        kinds, sizes = tuple(table["microseconds"]), tuple(table["devices_of_a_group"])
+        kinds = tuple(table["microseconds"])
         rows = np.array([row for kind in kinds for row in table["microseconds"][kind]]) * 1e-6
         believed = BelievedSeconds(
             kinds=kinds,
-            sizes=sizes,
-            measured_size=table["measured_devices"],
+            groups=tuple((devices, hosts) for devices, hosts in table["devices_on_hosts"]),
             least_power=table["least_power_of_two"],
             seconds=rows,
         )

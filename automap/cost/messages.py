@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from automap.backends import Backend
+from automap.backends.believed import hosts_over
 from automap.cost.collectives import CollectiveCost, collective_cost, ring_scatter_cost
 from automap.cost.edges.loops import whole_messages
 from automap.cost.schedule.placing import Messages
@@ -93,7 +94,9 @@ class CollectivePrices:
         trips = self._loops[2, self._edges(collectives)]
         rows = np.full(len(trips), -1)
         if believed is not None:
-            rows = believed.rows(KINDS, collectives.kind, devices_over(collectives.mask, sizes))
+            mask = collectives.mask
+            group = devices_over(mask, sizes), hosts_over(mask, sizes)
+            rows = believed.rows(KINDS, collectives.kind, *group)
         # One number for (kind, axes), and the cost that it stands for.
         numbers = (collectives.kind << len(sizes)) + collectives.mask
         group, cost = np.unique(numbers, return_inverse=True)
