@@ -11,7 +11,7 @@ are as long as those of a hundred times as many bytes. Of groups with devices of
 has a formula, seconds that grow evenly with the bytes: between two powers of two they are read from
 a line. By it the fewer devices of each host a group has the longer it takes: a sum of eight devices
 on two hosts 619 us at least, of all sixteen 184. Which hosts a group is on goes by the numbers of
-its partitions, eight of which are taken to be a host, wherever their devices are
+its partitions, eight of which are taken to be a host, also where hosts have two or four devices
 (`hosts_over`). XLA hides a collective behind as many kernels as it believes that it takes.
                     collective_interpolator.cc, interpolator.h, sol_latency_estimator.cc of XLA
 """
@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+import math
 import tomllib
 
 import numpy as np
@@ -71,16 +72,18 @@ def hosts_over(mask: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     """On how many hosts XLA takes a group over the axes of each mask to be, [masks]: partitions are
     numbered row-major over a mesh of `sizes`, and eight in a row are a host.
     """
-    # All groups of a mask are like that of partition 0.
-    strides = np.cumprod([1, *sizes[:0:-1]])[::-1]
-    result = np.ones(len(mask), np.int64)
-    for number in np.unique(mask).tolist():
-        partitions = np.zeros(1, np.int64)
-        for axis, (size, stride) in enumerate(zip(sizes, strides.tolist(), strict=True)):
-            if number >> axis & 1:
-                partitions = (partitions[:, None] + np.arange(size) * stride).ravel()
-        result[mask == number] = len(np.unique(partitions // _DEVICES_OF_A_HOST))
-    return result
+    return _hosts_by_mask(tuple(sizes))[mask]
+
+
+@cache
+def _hosts_by_mask(sizes: tuple[int, ...]) -> np.ndarray:
+    partitions, hosts = np.arange(math.prod(sizes)).reshape(sizes), list[int]()
+    for mask in range(1 << len(sizes)):
+        # All groups of a mask are like that of partition 0.
+        ends = (size if mask >> axis & 1 else 1 for axis, size in enumerate(sizes))
+        group = partitions[tuple(map(slice, ends))]
+        hosts.append(len(np.unique(group // _DEVICES_OF_A_HOST)))
+    return np.array(hosts)
 
 
 @cache
