@@ -72,7 +72,13 @@ def workload():
 
 
 # Auto-MAP's two have another objective, and are tried in tests/automap/search/counts.
-@pytest.mark.parametrize("strategy", sorted(set(STRATEGIES) - {"adp", "opp"}))
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("exhaustive", "optcnn") else name
+        for name in sorted(set(STRATEGIES) - {"adp", "opp"})
+    ],
+)
 def test_every_strategy_ends_soon_after_the_deadline(workload, strategy, monkeypatch):
     if strategy == "rainbow":
         pytest.importorskip("torch")

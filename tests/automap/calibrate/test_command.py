@@ -46,6 +46,7 @@ def run(*arguments):
     return done
 
 
+@pytest.mark.slow
 def test_what_it_writes_is_planned_with(stopwatch, tmp_path):
     hardware, profile = str(tmp_path / "hardware.toml"), str(tmp_path / "profile.json")
     target = "tests.steps:mlp"

@@ -142,6 +142,7 @@ def test_the_frontier_is_the_best_step_at_each_limit_of_memory():
         assert min(seconds for seconds, n_bytes in frontier if n_bytes <= limit) == least
 
 
+@pytest.mark.slow
 def test_a_slow_machine_finds_the_same_plan():
     """Where memory is short, and the exact search is ended: work is counted, so that no clock
     decides.

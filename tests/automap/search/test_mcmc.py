@@ -29,7 +29,14 @@ def _least_seconds(**sizes):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("sizes", [{}, {"width": 128, "hidden": 512}, {"batch": 512}])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        pytest.param({"width": 128, "hidden": 512}, marks=pytest.mark.slow),
+        pytest.param({"batch": 512}, marks=pytest.mark.slow),
+    ],
+)
 def test_finds_the_optimum_of_a_small_space(sizes, seed):
     walk_context = search_context(*mlp(**sizes), seed=seed)
     mcmc(walk_context)

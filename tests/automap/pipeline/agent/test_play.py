@@ -164,6 +164,7 @@ def test_same_problem_same_partition():
     assert np.array_equal(first.device_cuts, again.device_cuts)
 
 
+@pytest.mark.slow
 def test_beams_share_what_they_looked_at_and_end_where_they_would_alone():
     size = Size(stages=6, points=40, servers=4, per_server=4)
     for seed in range(3):
