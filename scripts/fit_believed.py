@@ -6,7 +6,7 @@ A program of one collective after the other, of one kind and of every power of t
 compiled ahead of time for groups of GPUs on one, two, four and eight hosts of eight, as many of
 each host; the compiler writes on each what it takes it to be. It has a table for Hopper and one for
 Blackwell, formulas for groups on several hosts, and neither for older GPUs. Needs the extra
-`gpu-compiler` and no GPU; takes two minutes.
+`gpu-compiler` and no GPU; takes a minute or two.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

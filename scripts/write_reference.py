@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 import click
 
 from automap.cli.commands import main as automap_command
+from automap.cli.parameters import OPTIONS
 from automap.config import described_options
 from automap.plan.record import FORMAT, VERSION, PlanRecord, plan_schema
 
@@ -109,7 +110,7 @@ def options_page() -> str:
     lines = [OPTIONS_HEAD, "| keyword | on the command line | default | what it does |"]
     lines.append("| --- | --- | --- | --- |")
     for option in described_options():
-        flag = option.flag or f"--{option.name.replace('_', '-')}"
+        flag = OPTIONS[option.name].opts[0]
         cells = f"`{option.name}`", f"`{flag}`", f"`{option.default!r}`", option.text("python")
         # A bar ends a cell.
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")

@@ -96,7 +96,7 @@ class Backend:
                         of vectors only, or all that `combines` says
     loop_gathers        where what a loop does not change is gathered: before the loop, or in every
                         trip
-    hidden_gathers      whether gathers of parameters in loops run beside kernels, though other
+    hidden_gathers      whether gathers for products in loops run beside kernels, though other
                         collectives are in line (`automap.cost.kernels.gathers`)
     loop_zeros          which zeros that loops begin with are written, byte by byte but where it
                         says number: all, or not the stacks that a loop fills whole; of these "by

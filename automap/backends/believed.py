@@ -32,12 +32,13 @@ _DEVICES_OF_A_HOST = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BelievedSeconds:
     """`seconds` [kinds x groups, powers] of 2^`least_power` bytes and twice as many each; `kinds`
-    and `groups` (devices, and the hosts that they are on) number the rows. Those of one host are of
-    a table, others of a formula.
+    and groups, of so many `devices` on so many `hosts` [groups], number the rows. Those of one host
+    are of a table, others of a formula.
     """
 
     kinds: tuple[str, ...]
-    groups: tuple[tuple[int, int], ...]
+    devices: np.ndarray
+    hosts: np.ndarray
     least_power: int
     seconds: np.ndarray
 
@@ -48,15 +49,14 @@ class BelievedSeconds:
         smallest group on as many that has them; -1 if there is none.
         """
         place = np.array([self.kinds.index(k) if k in self.kinds else -1 for k in kinds])[kind]
-        devices, hosts = np.array(self.groups).T
-        fits = (devices >= n_devices[:, None]) & (hosts == n_hosts[:, None])
-        group = np.where(fits, devices, np.inf).argmin(axis=1)
+        fits = (self.devices >= n_devices[:, None]) & (self.hosts == n_hosts[:, None])
+        group = np.where(fits, self.devices, np.inf).argmin(axis=1)
         is_there = (place >= 0) & (n_devices > 1) & fits.any(axis=1)
-        return np.where(is_there, place * len(self.groups) + group, -1)
+        return np.where(is_there, place * len(self.devices) + group, -1)
 
     def lookup(self, row: np.ndarray, n_bytes: np.ndarray) -> np.ndarray:
         """What collectives of so many bytes are believed to take, by their rows."""
-        is_measured = np.array(self.groups)[row % len(self.groups), 1] == 1
+        is_measured = self.hosts[row % len(self.hosts)] == 1
         last, powers = self.seconds.shape[1] - 1, np.log2(np.maximum(n_bytes, 1.0))
         # From 1.5 of a power on the next one is nearer.
         near = np.floor(powers - np.log2(1.5)) + 1 - self.least_power
@@ -94,9 +94,11 @@ def believed_seconds(folder: str, file: str) -> Mapping[str, BelievedSeconds]:
     for table in tomllib.loads(resource.read_text(encoding="utf-8"))["table"]:
         kinds = tuple(table["microseconds"])
         rows = np.array([row for kind in kinds for row in table["microseconds"][kind]]) * 1e-6
+        devices, hosts = np.array(table["devices_on_hosts"]).T
         believed = BelievedSeconds(
             kinds=kinds,
-            groups=tuple((devices, hosts) for devices, hosts in table["devices_on_hosts"]),
+            devices=devices,
+            hosts=hosts,
             least_power=table["least_power_of_two"],
             seconds=rows,
         )

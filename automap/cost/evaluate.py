@@ -301,8 +301,8 @@ class Evaluator:
 
     def _copying_seconds(self, collectives: Collectives) -> np.ndarray:
         """Of the kernels that turn what collectives gather or scatter, and of those that copy state
-        which is gathered: as it is given, and, if it is too large for the chip's memory, as it is
-        handed on, [entries].
+        which is gathered, once if the chip's memory has room for it and for more, else twice,
+        [entries].
         """
         device, gap_seconds = self.topology.device, self.backend.launch_gap_seconds
         turned, handed_on = collectives.turned_bytes, collectives.handed_on_bytes
@@ -310,7 +310,7 @@ class Evaluator:
         seconds = 2 * turned / device.memory_bytes_per_s("copy")
         seconds = np.where(turned > 0, np.maximum(seconds + gap_seconds, least), 0.0)
         plain = 2 * handed_on / device.memory_bytes_per_s("elementwise")
-        copies = np.where(handed_on > device.on_chip_bytes, 2, 1) * (handed_on > 0)
+        copies = np.where(handed_on >= device.on_chip_bytes, 2, 1) * (handed_on > 0)
         return seconds + copies * np.maximum(plain + gap_seconds, least)
 
     def collective_work(self, sharding: Shardings, collectives: Collectives) -> CollectiveWork:

@@ -132,8 +132,8 @@ def build_tables(
     kernel_rows, row_of_kernel = kernel_table(
         problem, kernel_list, row_of_value, row_of_op, edge_of_op, n_bytes, backend
     )
-    position = op_positions(graph, problem.phases, (places := _places(backend)).updates)
-    early = _early_loads(graph, host, backend)
+    places, early = _places(backend), _early_loads(graph, host, backend)
+    position = op_positions(graph, problem.phases, places.updates)
     live = buffers(graph, kernel_list, problem.phases, problem.donated, narrow, places, early)
     copies = with_turned(
         copies, operands, results, graph, live.position_of_op, backend.scattered_sums

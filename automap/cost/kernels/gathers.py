@@ -15,9 +15,9 @@ be said once for a program:
     stream  what the trip before began, as the gradients that flow from layer to layer: its reader
             is next, so it runs beside products that make gradients of parameters, which nothing
             waits for: those between the stream's last gather and this one
-    ready   what the trip finds, as slices of stacks: it begins when the stream's last gather, or
-            the one before it, is read, and runs beside the products up to its own reader; a reader
-            that makes a gradient of a parameter waits for the stream's next gather
+    ready   what the trip finds, as slices of stacks: it begins when the gather before it is read,
+            and runs beside the products up to its own reader; a reader that makes a gradient of a
+            parameter is put off until the next gather is read
 
 Of these products the `_MOST_BESIDE` with most bytes count. What comes between them is left out: it
 mostly waits for a sum of what they made, which takes the same links -> in: `_activation_windows`
@@ -263,21 +263,19 @@ def _in_turn(
     """Each gather of one loop with the products that it may run beside."""
     spare = [op for op in products if _makes_gradient(problem, op)]
     main = [op for op in products if not _makes_gradient(problem, op)]
-    streams = [one.readers[0] for one in gathered if ready.flows[one.value]]
-    last_stream, begin = None, -1
+    last = len(problem.graph.ops)
+    # Before the first of the stream's gathers nothing waits for it.
+    last_stream, begin = last, -1
     for number, one in enumerate(gathered):
         reader = one.readers[0]
         if ready.flows[one.value]:
-            waiting = [op for op in spare if last_stream is not None and last_stream <= op < reader]
-            yield one, waiting
+            yield one, [op for op in spare if last_stream <= op < reader]
             last_stream = begin = reader
             continue
         end = reader
         if _makes_gradient(problem, reader):
-            later = [other.readers[0] for other in gathered[number + 1 :]]
-            end = min(
-                (op for op in (*later, *streams) if op > reader), default=len(problem.graph.ops)
-            )
+            later = (other.readers[0] for other in gathered[number + 1 :])
+            end = next((op for op in later if op > reader), last)
         begin = max(begin, ready.product[one.value] + 1)
         yield one, [op for op in main if begin <= op < end]
         begin = max(begin, end)

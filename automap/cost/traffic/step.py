@@ -87,7 +87,7 @@ class Collectives(Entries):
 
     @property
     def held_bytes(self) -> np.ndarray:
-        """Bytes beside buffers: of operand edges, of result edges, and of what both turn."""
+        """Bytes beside buffers: of operand edges, of result edges, and of what both copy."""
         columns = (self.copied, self.whole_sums, self.turned_operands, self.copied_results)
         return np.concatenate(columns)
 

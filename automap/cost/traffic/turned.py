@@ -37,7 +37,9 @@ so that all of it is there twice in between (`Edges.is_handed_on`). Of arrays th
 Under ZeRO-1 T5, BERT, GPT, ViT, an MLP and an RNN need 7.3, 10.8, 8.8, 9.4, 5.3 and 1.4 GiB of a
 v5e, are predicted at 7.2, 10.8, 8.8, 9.3, 5.0 and 1.4, and were at 6.4, 8.4, 8.3, 9.0, 3.0 and 1.0.
 A mixture of experts and Llama nearly fill it, and the compiler computes values again: 13.5 and 15.1
-GiB where 16.5 and 18.9 are predicted (2026-11-29, libtpu 0.0.51, one script for all, not kept).
+GiB where 16.5 and 18.9 are predicted (2026-11-29, libtpu 0.0.51, one script for all, not kept). A
+step that does not donate its state is predicted without copies; the RNN's has those of the end all
+the same, and none in the beginning.
 
 Seen in programs of jax 0.10.2 for H100 (2026-11), of GPT, T5 and Llama in little memory: logits
 [batch, positions, classes] are turned where positions are scattered, and where their gradient is

@@ -14,7 +14,8 @@ from automap.topology import get_topology
 
 TABLE = BelievedSeconds(
     kinds=("all-reduce", "all-gather"),
-    groups=((2, 1), (4, 2)),
+    devices=np.array([2, 4]),
+    hosts=np.array([1, 2]),
     least_power=10,
     seconds=np.array([[8.0, 1.0, 4.0], [8.0, 2.0, 4.0], [3.0, 3.0, 5.0], [6.0, 6.0, 6.0]]),
 )
