@@ -125,9 +125,12 @@ class EffectTable(Protocol):
 
 
 class Effect(Protocol):
-    """What one effect touches; `n_columns` is how many integers a row has."""
+    """What one effect touches; `n_columns` is how many integers a row has, `passes` whether it
+    touches what kernels take through registers, too.
+    """
 
     n_columns: ClassVar[int]
+    passes: ClassVar[bool]
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
         """Of each kernel."""

@@ -75,6 +75,8 @@ class TileNumbers:
     fast_fill_bytes: int
     narrow_seconds: float
     narrow_products: tuple[str, ...]
+    few_examples: int
+    few_examples_passes: float
     fourier_longest_pass: int
     fourier_pass_bytes: float
     fourier_turn_bytes: float
@@ -109,7 +111,7 @@ class TileNumbers:
         """Of a core, for each number of so many bytes that a kernel takes through the registers,
         beyond its bytes.
         """
-        return self.narrow_seconds if item_bytes == _NARROW_BYTES else 0.0
+        return self.narrow_seconds if item_bytes <= _NARROW_BYTES else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

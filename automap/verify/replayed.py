@@ -49,12 +49,19 @@ from hlo_tools.compiled.replay import (
 from hlo_tools.errors import HloError
 from hlo_tools.graph import flatten
 from hlo_tools.module import HOST_SPACE, Computation, Groups, Instruction, Module, Shape
-from hlo_tools.opcodes import DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, JOINS_DEVICES
+from hlo_tools.opcodes import (
+    DYNAMIC_SLICE,
+    DYNAMIC_UPDATE_SLICE,
+    GATHER,
+    JOINS_DEVICES,
+    SCATTER,
+)
 from hlo_tools.read.proto import decode_module
 
 
 _PRICED: Final = frozenset(kind.value for kind in CollectiveKind)
 _COPIES: Final = frozenset({"fusion", "copy", "copy-start", DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE})
+_LOOK_UPS: Final = frozenset({GATHER, SCATTER})
 _ESTIMATED: Final = frozenset(("fusion", "custom-call"))
 _GPU_COLLECTIVES: Final = "stream of collectives"
 CLOCK_HZ: Final[Mapping[str, float]] = {
@@ -159,9 +166,9 @@ def kernel_prices(
         )
     cycles, clock_hz = read_cycles(data), CLOCK_HZ[topology.device.name]
     moved = {
-        instruction.name: sum(map(shape_bytes, (instruction.shape, *operands)))
+        instruction.name: _moved_bytes(instruction, operands, module)
         for instruction, operands in _with_operands(module)
-        if cycles.get(instruction.name, 0) is None
+        if cycles.get(instruction.name, 0) is None or _is_look_up(instruction, cycles, module)
     }
 
     def seconds(instruction: Instruction) -> float:
@@ -171,6 +178,24 @@ def kernel_prices(
         return (cycles.get(instruction.name) or 0) / clock_hz
 
     return seconds
+
+
+def _is_look_up(instruction: Instruction, cycles: Mapping[str, int | None], module: Module) -> bool:
+    """Whether a fusion looks rows up or adds to some: the compiler says nothing of these."""
+    is_silent = instruction.opcode == "fusion" and instruction.name not in cycles
+    return is_silent and not _LOOK_UPS.isdisjoint(_opcodes(instruction, module))
+
+
+def _moved_bytes(instruction: Instruction, operands: Sequence[Shape], module: Module) -> int:
+    """What a kernel reads and writes at least: of a table the rows that it looks up or adds to."""
+    made, given = shape_bytes(instruction.shape), [*map(shape_bytes, operands)]
+    opcodes = frozenset(_opcodes(instruction, module))
+    if SCATTER in opcodes:
+        # The result is written in the place of the first operand, row by row of what is added.
+        rows = sum(given[1:])
+        return rows + 2 * min(made, rows)
+    most = made if GATHER in opcodes else sum(given)
+    return made + sum(min(each, most) for each in given)
 
 
 def _with_operands(module: Module) -> Iterator[tuple[Instruction, Sequence[Shape]]]:

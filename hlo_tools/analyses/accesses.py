@@ -137,7 +137,7 @@ class Sources:
         fuser: Fuser,
     ):
         self.graph = graph
-        self._remade = fuser.remade
+        self._remade, self._cuts = fuser.remade, fuser.cuts
         self.stored = stored
         self.n_bytes = n_bytes
         self._tables = {v for v in wide_tables(graph, fuser) if not stored[v]}
@@ -178,11 +178,12 @@ class Sources:
 
     def whole(self, parts: Parts) -> dict[int, int]:
         """Bytes of each stored value in `parts`: several cuts of one, which may overlap, are at
-        most all of it.
+        most all of it where they are not read one by one.
         """
         result: dict[int, int] = {}
         for (source, _), n_read in parts.items():
-            result[source] = min(result.get(source, 0) + n_read, self.n_bytes[source])
+            most = self.n_bytes[source] if self._cuts == "overlap" else WHOLE
+            result[source] = min(result.get(source, 0) + n_read, most)
         return result
 
     def _visit(self, op: Op) -> None:

@@ -27,7 +27,11 @@ class Fuser:
     `lookups` whether looking up by index is a kernel, or a part of those that use what it makes,
     `updates` whether a scatter of one number into each row of zeros is a kernel, or a comparison of
     the index with each position in those that use what it makes,
-    `casts` whether a contraction converts all operands as it loads them, or only to wider types.
+    `casts` whether a contraction converts all operands as it loads them, or only to wider types,
+    `cuts` whether what one kernel reads through several slices is read once where these overlap, or
+    once for each slice,
+    `joins` whether concatenations and pads are made again by each op that uses them, or written if
+    several do, as are slices of one shape, of one array, that they join.
 
     `remade` says what several ops use and each of them makes again: of a value of V bytes that is
     made of S bytes, where S is up to 1.5 V ("cheap"), or where all n users together move no more
@@ -48,6 +52,8 @@ class Fuser:
     sums: Literal["end a pass", "end a pass but in tiles"] = "end a pass"
     stacks: Literal["written apart", "read and written"] = "read and written"
     columns: Literal["in their pass", "beside what reads the same"] = "in their pass"
+    cuts: Literal["overlap", "read one by one"] = "overlap"
+    joins: Literal["made again", "written"] = "made again"
 
     def runs_apart(self, graph: Graph, op: Op) -> bool:
         """Whether an op is a kernel of its own whatever uses it."""

@@ -33,8 +33,10 @@ Sums over rows are one kernel with others than those between the same two
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from hlo_tools.analyses.accesses import (
     WHOLE,
@@ -52,6 +54,7 @@ from hlo_tools.analyses.product_kernels import at_hand, is_done_by_product, stac
 from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
+    CONCATENATE,
     CONTRACTIONS,
     CONVERT,
     DYNAMIC_UPDATE_SLICE,
@@ -59,11 +62,16 @@ from hlo_tools.opcodes import (
     LOOP_ENTER,
     MATRIX_OPS,
     OWN_KERNEL,
+    PAD,
     REDUCTIONS,
+    SLICE,
     STORES_RESULT,
     STRUCTURAL,
     VIEWS,
 )
+
+
+_JOINS: Final = frozenset({CONCATENATE, PAD})
 
 
 def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
@@ -76,7 +84,8 @@ def _each(
 ) -> list[Kernel]:
     """Kernels that share nothing; the values `in_memory` are there whatever is fused."""
     stored = _stored(graph, fuser)
-    for value in in_memory:
+    moved = (*_used_joins(graph), *_twin_slices(graph)) if fuser.joins == "written" else ()
+    for value in (*in_memory, *moved):
         stored[value] = True
     kept = graph.held.union(in_memory)
     for op in graph.ops if fuser.products != "bare" else ():
@@ -199,7 +208,9 @@ def _shared(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
     if fuser.results == "one":
         return kernels
     if fuser.columns == "in their pass":
-        return [*share_reads(graph, fuser, kernels, ())]
+        moved = {SLICE, *_JOINS} if fuser.joins == "written" else set[str]()
+        apart = {kernel.op for kernel in kernels if graph.ops[kernel.op].opcode in moved}
+        return [*share_reads(graph, fuser, kernels, apart)]
     columns = column_kernels(graph, fuser, kernels)
     sums = {kernel.op for kernel in kernels if sums_columns(graph, kernel.op)}
     return [*share_columns([*share_reads(graph, fuser, kernels, sums)], columns)]
@@ -242,6 +253,27 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             for value in op.outputs:
                 stored[value] = True
     return stored
+
+
+def _used_joins(graph: Graph) -> Iterator[int]:
+    """What several ops use of what is concatenated or padded."""
+    for op in graph.ops:
+        if op.opcode in _JOINS and len(graph.users[op.outputs[0]]) > 1:
+            yield op.outputs[0]
+
+
+def _twin_slices(graph: Graph) -> Iterator[int]:
+    """Slices of one shape, of one array, that only concatenations and pads use."""
+    twins: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
+    for op in graph.ops:
+        (value,) = op.outputs[:1] or (-1,)
+        users = graph.users[value] if op.opcode == SLICE else ()
+        if users and all(graph.ops[user].opcode in _JOINS for user in users):
+            # A slice of a slice is one slice of what that was cut from.
+            whole = read_through(graph, op.inputs[0], frozenset({SLICE}))
+            twins[whole, graph.values[value].dims].append(value)
+    for values in twins.values():
+        yield from values if len(values) > 1 else ()
 
 
 def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:

@@ -10,8 +10,10 @@ from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
 from automap.backends.xla_tpu.narrow_results import NarrowResultEffect
+from automap.backends.xla_tpu.padded_arrays import PaddedArraysEffect
 from automap.backends.xla_tpu.panels import unpriced_panels
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
+from automap.backends.xla_tpu.space_parts import SpacePartsEffect
 from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL, TRANSPOSE
@@ -29,12 +31,16 @@ _FUSER: Final = Fuser(
     tables="whole",
     stacks="written apart",
     updates="compared",
+    cuts="read one by one",
+    joins="written",
 )
 EFFECTS: Final = (
+    PaddedArraysEffect(),
     RowLayoutEffect(),
     FewRowsEffect(),
     FourierEffect(),
     NarrowResultEffect(),
+    SpacePartsEffect(),
 )
 
 XLA_TPU: Final = Backend(

@@ -55,6 +55,7 @@ class FewRowsEffect:
     """Arrays that lie as they are given; kernels that make some of them beside are left out."""
 
     n_columns: ClassVar[int] = 4
+    passes: ClassVar[bool] = False
 
     def uses(self, program: TracedKernels) -> list[KernelUses]:
         """Of each kernel."""

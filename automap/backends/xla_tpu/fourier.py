@@ -38,6 +38,7 @@ class FourierEffect:
     """What transforms move in their passes."""
 
     n_columns: ClassVar[int] = 2
+    passes: ClassVar[bool] = False
 
     def uses(self, program: TracedKernels) -> list[KernelUses]:
         """Of each kernel."""

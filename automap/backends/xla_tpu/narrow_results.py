@@ -16,6 +16,7 @@ bytes                                                 -> in: `automap.cost.kerne
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -28,7 +29,7 @@ from automap.backends.effects import (
     select_rows,
 )
 from hlo_tools.analyses.accesses import Kernel
-from hlo_tools.graph import DTYPE_BITS, Graph
+from hlo_tools.graph import Graph
 from hlo_tools.opcodes import CONTRACTIONS, DYNAMIC_UPDATE_SLICE
 
 
@@ -36,6 +37,7 @@ class NarrowResultEffect:
     """Products that make numbers of two bytes."""
 
     n_columns: ClassVar[int] = 1
+    passes: ClassVar[bool] = False
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
         """Of each product the bytes of a number that it makes."""
@@ -81,4 +83,6 @@ def _results(graph: Graph, kernel: Kernel) -> Iterator[tuple[int, int]]:
     for access in kernel.writes if graph.ops[kernel.op].opcode in CONTRACTIONS else ():
         producer = graph.values[access.value].producer
         if producer < 0 or graph.ops[producer].opcode != DYNAMIC_UPDATE_SLICE:
-            yield access.value, DTYPE_BITS[graph.values[access.value].dtype] // 8
+            # As it is in memory: operands of products are rounded there.
+            numbers = max(prod(graph.values[access.value].dims), 1)
+            yield access.value, max(access.n_bytes // numbers, 1)

@@ -78,6 +78,7 @@ class RowLayoutEffect:
     """Tables that rows are looked up in, scattered to, or updated."""
 
     n_columns: ClassVar[int] = 10
+    passes: ClassVar[bool] = False
 
     def uses(self, program: TracedKernels) -> list[KernelUses]:
         """Of each kernel; what a scatter adds decides how its table lies."""

@@ -140,6 +140,8 @@ class TiledArrays:
         rows = _tile_rows(dims, item_bytes, numbers)
         by_rows = lanes[:, -1] * np.where(dims[:, -2] > 1, rows[:, -2], 1.0)
         compact = np.minimum(_compact(dims, lanes, rows, is_major), by_rows)
+        # Rows of one number are a vector, in whichever order.
+        by_rows = np.where(dims[:, -1] == 1, compact, by_rows)
         result = np.where(order == DimOrder.COMPACT, compact, by_rows)
         result = np.where(order == DimOrder.COMPACT_BESIDE, compact, result)
         # A copy is made only where the compact order is another one.
@@ -193,8 +195,9 @@ def _major_dims(graph: Graph) -> list[frozenset[int]]:
             alike = (v for v in op.inputs if graph.values[v].dims == graph.values[result].dims)
             major[result] = next((major[v] for v in alike if major[v]), frozenset())
         elif op.opcode in AT_RUN_TIME_OFFSET:
+            # Places of a cache, along another one, may lie side by side.
             cut = _cut_dim(graph, op.inputs[0], op.inputs[1])
-            whole = frozenset([cut] if cut >= 0 else [])
+            whole = frozenset([cut] if cut == 0 else [])
             is_update = op.opcode == DYNAMIC_UPDATE_SLICE
             whole |= major[op.inputs[1 if is_update else 0]]
             major[op.inputs[0]] = major[result] = whole

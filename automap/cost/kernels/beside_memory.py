@@ -7,7 +7,7 @@ in which the memory moves four bytes,
     seconds = gap + (bytes read, of whatever memory + bytes written to memory) / bandwidth + u n
 
     n   the numbers that it sums, stored or not, unless it writes as many of four bytes; or those
-        that it writes as two bytes; else 0. One kernel goes through registers once
+        that it writes as two bytes or one; else 0. One kernel goes through registers once
 
 so that what is computed and summed, and never stored, takes as long as if it were written once
                                                                      -> in: `register_pass`
@@ -25,6 +25,7 @@ estimates, for generations that nothing was read of too.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -98,7 +99,10 @@ def register_pass(
     else:
         return ()
     bits = DTYPE_BITS[graph.values[value].dtype]
-    if op.opcode not in REDUCTIONS and bits != _NARROW_BITS:
+    if op.opcode in _MOVES:
+        # What is only moved is as it is in memory, where operands of products are rounded.
+        bits = 8 * n_bytes[value] // max(prod(graph.values[value].dims), 1)
+    if not bits or (op.opcode not in REDUCTIONS and bits > _NARROW_BITS):
         return ()
     return (Access(value, n_bytes[value] * _REGISTER_BITS // bits),)
 

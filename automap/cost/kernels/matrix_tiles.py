@@ -2,6 +2,14 @@
 
 Products. What a product sums over, and the columns of its result, are rounded up to tiles
                                                                     -> in: `FactorSizes.local`
+Convolutions without groups, of i features in and o out (of a gradient of filters, which sums over
+batch and space, those that it is given) with t taps, and b examples: features lie along the tile's
+sides, or examples along one of them, whichever takes less        -> in: `Sides.flops_per_flop`
+
+    flops = ... * min(up_t(i) up(o) / (i o), up(b) / b min(up_t(i) / i, up(o) / o))
+    up(f)   = up(f / T) T
+    up_t(f) = up(f) for f > T / 4, else up(f t) / t: taps stand side by side in a tile
+
 Convolutions of groups, of which there are G, each of i features in and o out: with n groups in one
 tile, the unit does
 
@@ -19,12 +27,23 @@ What the two numbers were fitted on stands in the backend's data file.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from automap.cost.profile.shapes import KernelShape
 from automap.cost.profile.signatures import matmul_sizes
 from automap.cost.shardings import Shardings, n_parts
+from hlo_tools.graph import Op
+from hlo_tools.rules import FactorKind, Rule
+
+
+TiledSides: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""The factors of each side of `Sides`."""
+
+# Up to this part of a tile's side features of several taps stand side by side.
+_PARTS_OF_TAPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +85,62 @@ def rows_of_copies(
     return copied, place[which[copied]]
 
 
-def padding(size: np.ndarray, tile: int) -> np.ndarray:
-    """By how much tiles are larger than `size`; 1 where nothing is multiplied."""
+def padding(size: np.ndarray, tile: int, taps: int | np.ndarray = 1) -> np.ndarray:
+    """By how much tiles are larger than `size`; 1 where nothing is multiplied. Few features stand
+    side by side with those of other `taps`.
+    """
+    size = np.where(size * _PARTS_OF_TAPS <= tile, size * taps, size)
     return np.where(size > 1, np.ceil(size / tile) * tile / size, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionSides:
+    """Of a convolution without groups the factors of the features on both sides of its products
+    and of its examples, -1 for one, and how many `taps` those of the first side have.
+    """
+
+    summed: int = -1
+    made: int = -1
+    examples: int = -1
+    taps: int = 1
+
+    @classmethod
+    def build(cls, shape: KernelShape) -> "ConvolutionSides":
+        """Those of a kernel; of no other than such a convolution there are any."""
+        whole, places = shape.convolution, shape.places
+        if whole is None or places is None or max(whole.feature_groups, whole.batch_groups) > 1:
+            return cls()
+        taps, made = (prod(getattr(s, name) for s in whole.spatial) for name in ("taps", "made"))
+        # Of a gradient of filters the window is an image: its batch are the features that are
+        # given, and its features the examples.
+        if taps > made:
+            return cls(places.batch, places.out_features, places.in_features, made)
+        return cls(places.in_features, places.out_features, places.batch, taps)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What lies along the sides of tiles: what products sum over, or features that convolutions
+    are given, with how many `taps` [kernels]; columns or features that are made; and examples of
+    convolutions.
+    """
+
+    summed: FactorSizes
+    made: FactorSizes
+    examples: FactorSizes
+    taps: np.ndarray
+
+    def flops_per_flop(self, sharding: Shardings, tile: int) -> np.ndarray:
+        """How many flops a matrix unit does for each that counts, [kernels]."""
+        summed, made, examples = np.ones((3, len(self.taps)))
+        which = self.summed.kernels
+        summed[which] = padding(self.summed.local(sharding), tile, self.taps[which])
+        made[self.made.kernels] = padding(self.made.local(sharding), tile)
+        count = self.examples.local(sharding)
+        examples[self.examples.kernels] = np.ceil(count / tile) * tile / count
+        has_examples = np.isin(np.arange(len(self.taps)), self.examples.kernels)
+        beside = examples * np.minimum(summed, made)
+        return np.where(has_examples, np.minimum(summed * made, beside), summed * made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +212,26 @@ def _group_features(shape: KernelShape) -> tuple[int, int]:
         return whole.in_features // whole.feature_groups, made
     # Of a kernel's gradient the groups are of the batch, which it sums over.
     return whole.batch // whole.batch_groups, made
+
+
+def tiled_sides(op: Op, rule: Rule, shape: KernelShape) -> TiledSides:
+    """Factors that a dot sums over, and those of the operand that brings the result's last
+    dimension.
+
+    Of a convolution those of its features and examples, or that of groups of single features; none
+    of other kernels.
+    """
+    if op.opcode != "dot":
+        group, own = single_feature_factor(shape), ConvolutionSides.build(shape)
+        first = own.summed if group is None else group
+        summed, made, examples = (
+            () if factor < 0 else (factor,) for factor in (first, own.made, own.examples)
+        )
+        return summed, made, examples
+    summed = tuple(f for f, x in enumerate(rule.factors) if x.kind is FactorKind.REDUCTION)
+    by_operand = [frozenset(f for dim in dims for f in dim) for dims in rule.operands[:2]]
+    last = next((dim[0] for dim in reversed(rule.results[0]) if dim), -1)
+    beside = next((o for o in by_operand if last in o), frozenset[int]())
+    # Only factors of one operand stand beside the last dimension: those of both are batches.
+    other = by_operand[0] ^ by_operand[1]
+    return summed, tuple(sorted((beside & other) - frozenset(summed))), ()

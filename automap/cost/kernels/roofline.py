@@ -47,7 +47,7 @@ from automap.backends.effects import KernelWork
 from automap.cost.kernels.beside_memory import with_launches
 from automap.cost.kernels.column_sums import limit_by_blocks
 from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flops
-from automap.cost.kernels.matrix_tiles import FactorSizes, padding
+from automap.cost.kernels.matrix_tiles import FactorSizes, Sides
 from automap.cost.kernels.table import KernelTable
 from automap.cost.kernels.unaligned_rows import RowRates
 from automap.cost.profile import KernelProfile
@@ -172,8 +172,7 @@ class Roofline:
         fast = device.memory_bytes_per_s("elementwise")
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if has_tiles:
-            for side in self._sides:
-                flops[side.kernels] *= padding(side.local(sharding), device.matmul_tile)
+            flops *= self._sides.flops_per_flop(sharding, device.matmul_tile)
             flops *= self._group_flops
         # Zeros of a loop are written at the plain bandwidth up to a size, beyond it like copies.
         is_fast = table.is_fill & (moved <= numbers.fast_fill_bytes * device.cores) & has_tiles
@@ -270,10 +269,10 @@ class Roofline:
         return backend_for(self.topology.platform)
 
     @cached_property
-    def _sides(self) -> tuple[FactorSizes, ...]:
-        return tuple(
-            FactorSizes.build(sizes, self.kernels.op_row) for sizes in self.kernels.side_sizes
-        )
+    def _sides(self) -> Sides:
+        table = self.kernels
+        each = (FactorSizes.build(sizes, table.op_row) for sizes in table.side_sizes)
+        return Sides(*each, taps=table.taps)
 
     @cached_property
     def _group_flops(self) -> np.ndarray:

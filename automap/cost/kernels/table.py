@@ -27,7 +27,12 @@ from automap.cost.kernels.factorizations import (
     batched_factorization,
 )
 from automap.cost.kernels.loop_fills import is_fill
-from automap.cost.kernels.matrix_tiles import GroupTiles, single_feature_factor
+from automap.cost.kernels.matrix_tiles import (
+    ConvolutionSides,
+    GroupTiles,
+    TiledSides,
+    tiled_sides,
+)
 from automap.cost.kernels.merged_products import larger_products
 from automap.cost.kernels.on_core import CoreWork, OnCore, core_work
 from automap.cost.kernels.ragged_products import executed_flops, executed_shape
@@ -42,7 +47,7 @@ from hlo_tools.analyses.accesses import Access, Kernel
 from hlo_tools.analyses.strided_tiles import strided_tiles
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import CONTRACTIONS, COPY, LOOP_ENTER
-from hlo_tools.rules import FactorKind, Rule
+from hlo_tools.rules import Rule
 
 
 _NOTHING = (Operand(), Operand())
@@ -53,9 +58,10 @@ class KernelTable:
     """Distinct kernels, [kernels] unless said; `traffic_*` list their memory accesses, [accesses].
 
     `shape` is what a profile knows kernels by. `kernel_class` indexes `OP_CLASSES`. `product_edge`
-    is the result edge of a contraction, -1 for other kernels. `side_sizes` [2, kernels, factors]:
+    is the result edge of a contraction, -1 for other kernels. `side_sizes` [3, kernels, factors]:
     sizes of the factors that a dot sums over, and of those of the last dimension of its result with
-    what lies beside them; of a convolution's groups of single features; 1 for all others. `groups`
+    what lies beside them; of a convolution's features, or groups of single features, and examples;
+    1 for all others. `taps` are those of `Sides`, 1 of other kernels than convolutions; `groups`
     are those of convolutions. `is_fill` is whether a kernel writes the zeros that a loop begins
     with (`automap.cost.kernels.loop_fills`), `is_launched` whether it takes a launch of its own
     (`automap.backends.Backend.launches`). `near_bytes` [accesses]: those of the whole value over
@@ -87,6 +93,7 @@ class KernelTable:
     is_fill: np.ndarray
     is_launched: np.ndarray
     side_sizes: np.ndarray
+    taps: np.ndarray
     groups: GroupTiles
     flops: np.ndarray
     efficiency: np.ndarray
@@ -126,7 +133,7 @@ class _Key:
     kernel_class: OpClass
     is_fill: bool
     is_launched: bool
-    sides: tuple[tuple[int, ...], tuple[int, ...]]
+    sides: TiledSides
     sizes: tuple[int, ...]
     flops: int
     efficiency: float
@@ -143,12 +150,22 @@ class _Key:
     block_sizes: tuple[int, ...]
 
 
-def _effect_key(uses: KernelUses, accessed: Sequence[Access]) -> tuple[tuple[int, ...], ...]:
-    """What an effect has said of the arrays that a kernel accesses, by their positions."""
+def _effect_keys(
+    effects: Sequence[Effect],
+    uses: Sequence[KernelUses],
+    accessed: Sequence[Access],
+    passed: Sequence[Access],
+) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """What each effect has said of the arrays that a kernel accesses, by their positions, and of
+    those that it takes through registers.
+    """
     return tuple(
-        (position, *uses.row_by_value[access.value])
-        for position, access in enumerate(accessed)
-        if access.value in uses.row_by_value
+        tuple(
+            (position, *own.row_by_value[access.value])
+            for position, access in enumerate((*accessed, *passed) if effect.passes else accessed)
+            if access.value in own.row_by_value
+        )
+        for effect, own in zip(effects, uses, strict=True)
     )
 
 
@@ -171,7 +188,7 @@ def kernel_table(
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
     counts, row_of_kernel = list[int](), list[int]()
-    sides: dict[tuple[int, str], tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    sides: dict[tuple[int, str], TiledSides] = {}
     operands = Operands(problem.graph, n_bytes, numbers)
     near = [round(n / claim) if claim else 0 for n, claim in zip(n_bytes, claims, strict=True)]
     program = TracedKernels(problem, kernels, rows, numbers)
@@ -191,7 +208,7 @@ def kernel_table(
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
         shape = _shape(problem.graph, op, rule, backend, larger.get(kernel.op))
         if (side := (id(rule), op.opcode)) not in sides:
-            sides[side] = _sides(op, rule, shape)
+            sides[side] = tiled_sides(op, rule, shape)
         kernel_class = _kernel_class(problem, op, kernel, backend)
         passed = register_pass(problem.graph, kernel, kernel_class, n_bytes, backend)
         # Of what is there before, the memory on the chip helps products alone.
@@ -218,7 +235,7 @@ def kernel_table(
                 (rows[a.value], a.n_bytes, near[a.value] if a in held else 0)
                 for a in (*accessed, *passed)
             ),
-            tuple(_effect_key(use, accessed) for use in uses),
+            _effect_keys(backend.effects, uses, accessed, passed),
             by_blocks[number],
             *_special_work(problem.graph, op, rule, shape, backend),
             deciding_dims(problem.graph, kernel),
@@ -261,7 +278,7 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
     traffic = [(k, *access) for k, key in enumerate(keys) for access in key.access]
     accesses = np.array(traffic, np.int64).reshape(-1, 4)
     width = max((len(key.sizes) for key in keys), default=0)
-    side_sizes = np.ones((2, len(keys), width), np.int64)
+    side_sizes = np.ones((3, len(keys), width), np.int64)
     for k, key in enumerate(keys):
         for side, factors in enumerate(key.sides):
             for factor in factors:
@@ -284,6 +301,7 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         is_fill=np.array([k.is_fill for k in keys], bool),
         is_launched=np.array([k.is_launched for k in keys], bool),
         side_sizes=side_sizes,
+        taps=np.array([ConvolutionSides.build(k.shape).taps for k in keys], np.int64),
         groups=GroupTiles.build(
             [k.shape for k in keys],
             [k.flops for k in keys],
@@ -364,21 +382,3 @@ def _effect_tables(keys: Sequence[_Key], effects: Sequence[Effect]) -> tuple[Eff
         access, *columns = np.array(rows, np.int64).reshape(-1, effect.n_columns + 1).T
         tables.append(effect.table(access, np.array(columns)))
     return tuple(tables)
-
-
-def _sides(op: Op, rule: Rule, shape: KernelShape) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Factors that a dot sums over, and those of the operand that brings the result's last
-    dimension.
-
-    Of a convolution that of groups of single features; none of other kernels.
-    """
-    if op.opcode != "dot":
-        group = single_feature_factor(shape)
-        return () if group is None else (group,), ()
-    summed = tuple(f for f, x in enumerate(rule.factors) if x.kind is FactorKind.REDUCTION)
-    by_operand = [frozenset(f for dim in dims for f in dim) for dims in rule.operands[:2]]
-    last = next((dim[0] for dim in reversed(rule.results[0]) if dim), -1)
-    beside = next((o for o in by_operand if last in o), frozenset[int]())
-    # Only factors of one operand stand beside the last dimension: those of both are batches.
-    other = by_operand[0] ^ by_operand[1]
-    return summed, tuple(sorted((beside & other) - frozenset(summed)))

@@ -204,6 +204,7 @@ class CopiedCells:
             "kernel_class",
             "is_fill",
             "is_launched",
+            "taps",
             "flops",
             "efficiency",
             "count",

@@ -174,7 +174,7 @@ def test_it_walks_where_the_proof_is_left_open():
     outcomes = []
     for walks in (0, 3):
         context = search_context(problem, "v5e:2x4", 1.0)
-        context.objective = Objective(1.05 * least)
+        context.objective = Objective(least)
         context.policy = replace(context.policy, exact_seconds=0.2, open_walks=walks)
         get_strategy("auto")(context)
         outcomes.append(context)
@@ -192,7 +192,7 @@ def test_a_brief_search_that_is_searched_on_is_the_whole_one():
 
     def searched(*, is_brief):
         context = search_context(problem, "v5e:2x4", 1.0)
-        context.objective = Objective(1.05 * least)
+        context.objective = Objective(least)
         context.policy = replace(context.policy, exact_seconds=0.2)
         context.is_brief = is_brief
         get_strategy("auto")(context)

@@ -99,7 +99,8 @@ def test_what_is_split_to_few_rows_takes_as_long_as_few_rows(rows, parts, left):
 def test_what_does_not_fill_lanes_lies_otherwise(lanes):
     topology = get_topology("v5e:2x4")
     predicted = picoseconds(doubled, ({"x": array(2, lanes=lanes)},), topology)
-    assert predicted == pytest.approx(picoseconds(doubled, ({"x": array(16)},), topology), rel=1e-3)
+    # Its rows do not fill the last tile.
+    assert predicted == pytest.approx(picoseconds(doubled, ({"x": array(16)},), topology), rel=0.01)
 
 
 def test_only_tpus_have_tiles():

@@ -1,0 +1,105 @@
+"""What kernels move of arrays whose tiles are not full: the padding is read and written with them.
+
+    bytes moved of an array = its bytes * lengthening            -> in: `PaddedArrays.add_to`
+
+by the order in which the array lies and what a plan leaves of its dimensions on a device, as in
+memory (`automap.backends.xla_tpu.tiled_arrays`). Registers are tiles, too: what goes through them
+is as much longer.
+
+Tables of rows, and what products go through in other tiles, have effects of their own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from automap.backends.arrays import item_bytes
+from automap.backends.effects import (
+    CopiedAccesses,
+    KernelUses,
+    KernelWork,
+    TracedKernels,
+    select_rows,
+)
+from automap.backends.xla_tpu.table_uses import table_uses
+from automap.backends.xla_tpu.tiled_arrays import TiledArrays
+
+
+# Of arrays of more dimensions nothing is known.
+_MOST_DIMS: Final = 6
+
+
+class PaddedArraysEffect:
+    """All arrays but tables."""
+
+    n_columns: ClassVar[int] = 4 + _MOST_DIMS
+    passes: ClassVar[bool] = True
+
+    def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
+        """Of each kernel."""
+        graph = program.problem.graph
+        orders = TiledArrays().orders(graph)
+        rows: dict[int, tuple[int, ...]] = {}
+        for number, value in enumerate(graph.values):
+            dims = value.dims
+            if not 1 <= len(dims) <= _MOST_DIMS or not all(dims):
+                continue
+            first = _MOST_DIMS - len(dims)
+            major = sum(1 << (first + dim) for dim in orders.major_dims[number])
+            ones = (1,) * first
+            size = item_bytes(graph, number)
+            rows[number] = (size, int(orders.order[number]), major, first, *ones, *dims)
+        tables = table_uses(graph, program.kernels, program.numbers.table_most_by_row)
+        every = KernelUses(rows)
+        return [
+            KernelUses({v: row for v, row in rows.items() if v not in used}) if used else every
+            for used in tables
+        ]
+
+    def table(self, access: np.ndarray, columns: np.ndarray) -> "PaddedArrays":
+        """The accesses of arrays."""
+        size, order, major, first, *dims = columns
+        bits = 1 << np.arange(_MOST_DIMS)
+        return PaddedArrays(
+            access,
+            np.array(size),
+            np.array(order),
+            np.array(first),
+            (np.array(major)[:, None] & bits) > 0,
+            np.array(dims).T,
+        )
+
+
+@dataclass(frozen=True)
+class PaddedArrays:
+    """`access` indexes `KernelTable.traffic_*`, [uses]; `dims` and `is_major` [uses, dimensions] of
+    the whole arrays, with `first` ones before those of fewer.
+    """
+
+    access: np.ndarray
+    item_bytes: np.ndarray
+    order: np.ndarray
+    first: np.ndarray
+    is_major: np.ndarray
+    dims: np.ndarray
+
+    def select(self, copied: CopiedAccesses) -> "PaddedArrays":
+        """Those of copied accesses."""
+        return select_rows(self, copied)
+
+    def add_to(self, work: KernelWork) -> None:
+        """Lengthen what is moved."""
+        if not len(self.access):
+            return
+        dim_of_axis = work.dim_of_axis[work.access_row[self.access]]
+        split = np.ones(self.dims.shape)
+        for axis, size in enumerate(work.sizes):
+            here = np.flatnonzero(dim_of_axis[:, axis] >= 0)
+            at = dim_of_axis[here, axis] + self.first[here]
+            split[here, at] *= size
+        part = np.ceil(self.dims / split)
+        work.local_bytes[self.access] *= TiledArrays().lengthening(
+            part, self.item_bytes, self.order, self.is_major, work.numbers
+        )
