@@ -10,7 +10,8 @@ Tables of rows, and what products go through in other tiles, have effects of the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import ClassVar, Final
 
 import numpy as np
@@ -34,7 +35,7 @@ _MOST_DIMS: Final = 6
 class PaddedArraysEffect:
     """All arrays but tables."""
 
-    n_columns: ClassVar[int] = 4 + _MOST_DIMS
+    n_columns: ClassVar[int] = 5 + _MOST_DIMS
     passes: ClassVar[bool] = True
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
@@ -50,7 +51,8 @@ class PaddedArraysEffect:
             major = sum(1 << (first + dim) for dim in orders.major_dims[number])
             ones = (1,) * first
             size = item_bytes(graph, number)
-            rows[number] = (size, int(orders.order[number]), major, first, *ones, *dims)
+            row = program.row_of_value[number]
+            rows[number] = (row, size, int(orders.order[number]), major, first, *ones, *dims)
         tables = table_uses(graph, program.kernels, program.numbers.table_most_by_row)
         every = KernelUses(rows)
         return [
@@ -60,10 +62,11 @@ class PaddedArraysEffect:
 
     def table(self, access: np.ndarray, columns: np.ndarray) -> "PaddedArrays":
         """The accesses of arrays."""
-        size, order, major, first, *dims = columns
+        row, size, order, major, first, *dims = columns
         bits = 1 << np.arange(_MOST_DIMS)
         return PaddedArrays(
             access,
+            np.array(row),
             np.array(size),
             np.array(order),
             np.array(first),
@@ -75,10 +78,11 @@ class PaddedArraysEffect:
 @dataclass(frozen=True)
 class PaddedArrays:
     """`access` indexes `KernelTable.traffic_*`, [uses]; `dims` and `is_major` [uses, dimensions] of
-    the whole arrays, with `first` ones before those of fewer.
+    the whole arrays, with `first` ones before those of fewer. `row` are their value rows.
     """
 
     access: np.ndarray
+    row: np.ndarray
     item_bytes: np.ndarray
     order: np.ndarray
     first: np.ndarray
@@ -87,19 +91,37 @@ class PaddedArrays:
 
     def select(self, copied: CopiedAccesses) -> "PaddedArrays":
         """Those of copied accesses."""
-        return select_rows(self, copied)
+        taken = select_rows(self, copied)
+        return replace(taken, row=copied.value_row(taken.access, taken.row))
 
     def add_to(self, work: KernelWork) -> None:
         """Lengthen what is moved."""
         if not len(self.access):
             return
-        dim_of_axis = work.dim_of_axis[work.access_row[self.access]]
-        split = np.ones(self.dims.shape)
+        unlike, each = self._unlike
+        dim_of_axis = work.dim_of_axis[unlike.row]
+        split = np.ones(unlike.dims.shape)
         for axis, size in enumerate(work.sizes):
             here = np.flatnonzero(dim_of_axis[:, axis] >= 0)
-            at = dim_of_axis[here, axis] + self.first[here]
+            at = dim_of_axis[here, axis] + unlike.first[here]
             split[here, at] *= size
-        part = np.ceil(self.dims / split)
-        work.local_bytes[self.access] *= TiledArrays().lengthening(
-            part, self.item_bytes, self.order, self.is_major, work.numbers
+        part = np.ceil(unlike.dims / split)
+        lengthening = TiledArrays().lengthening(
+            part, unlike.item_bytes, unlike.order, unlike.is_major, work.numbers
         )
+        work.local_bytes[self.access] *= lengthening[each]
+
+    @cached_property
+    def _unlike(self) -> tuple["PaddedArrays", np.ndarray]:
+        """The arrays that differ, as most are accessed by several kernels, and which each use is
+        of.
+        """
+        parts = (self.row, self.item_bytes, self.order, self.first)
+        _, some, each = np.unique(
+            np.column_stack([*parts, self.is_major, self.dims]),
+            axis=0,
+            return_index=True,
+            return_inverse=True,
+        )
+        taken = {f.name: getattr(self, f.name)[some] for f in fields(self)}
+        return replace(self, **taken), each.reshape(-1)
