@@ -2,11 +2,11 @@
 
     python -m scripts.compare_tpu_kernels --topology v5p:2x2x1 -o docs/reports/schedules.md
 
-The cases are those of `scripts.kernel_cases` that compute element by element or sum; the compiler's
-seconds are those of all kernels of a case, by its cycles (`automap.verify.replayed`). Products are
-left out: their operands, as long as they fit, are fetched to the memory on the chip before, which
-no kernel of a case this small says. What is predicted was read from programs for v5e:2x4
-(`automap.cost.kernels.beside_memory`); of other generations nothing was.
+The cases are those of `scripts.kernel_cases` that compute element by element, sum, move or
+convolve; the compiler's seconds are those of all kernels of a case, by its cycles
+(`automap.verify.replayed`). Products are left out: their operands, as long as they fit, are fetched
+to the memory on the chip before, which no kernel of a case this small says. What is predicted was
+read from programs for v5e (`automap.cost.kernels.beside_memory`); of other generations nothing was.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,15 @@ from automap.verify.compilers import COMPILER_BY_PLATFORM, machine_for
 from automap.verify.replayed import kernel_runs
 from automap.verify.worker import compiler_devices
 from scripts.compare_measured import predicted_alone
-from scripts.kernel_cases import KernelCase, columns, outer, rows, vectors
+from scripts.kernel_cases import (
+    KernelCase,
+    columns,
+    convolutions,
+    moves,
+    outer,
+    rows,
+    vectors,
+)
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -67,7 +75,7 @@ def report(each: Sequence[tuple[str, float]]) -> str:
     """All ratios, and those by group."""
     errors = [abs(ratio - 1) for _, ratio in each]
     text = (
-        f"{len(each)} steps of one to ten kernels: off by {statistics.median(errors):.1%} in the "
+        f"{len(each)} steps of few kernels: off by {statistics.median(errors):.1%} in the "
         f"median, {statistics.mean(e <= _WITHIN for e in errors):.0%} within {_WITHIN:.0%}.\n\n"
     )
     groups = dict.fromkeys(group for group, _ in each)
@@ -86,7 +94,7 @@ def _row(name: str, own: Sequence[float]) -> list[str]:
 def main(topology: str, output: Path | None) -> None:
     """Make the table."""
     jax.config.update("jax_platforms", "cpu")
-    cases = (*vectors(), *outer(), *rows(), *columns())
+    cases = (*vectors(), *outer(), *rows(), *columns(), *moves(), *convolutions())
     table = report(list(ratios(cases, get_topology(topology))))
     command = COMMAND.format(topology=topology, output=output or "FILE")
     text = made_by(command, f"jax {jax.__version__}") + table

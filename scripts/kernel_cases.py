@@ -8,6 +8,8 @@ and compilers are asked for.
     scatters    additions to a table, at indices that are all the same, in runs, or drawn
     vectors     element by element, sums, casts, an update, of 2^13 to 2^26 numbers
     outer       sums of what is computed and never stored
+    moves       padded arrays, numbers of one byte, and what is sliced, shifted and joined
+    convolutions  chains of few and many examples and features
 
 `scripts.measure_kernels` measures the first four, `scripts.compare_kernels` holds predictions
 against that; `scripts.compare_tpu_kernels` holds them against the TPU compiler.
@@ -228,6 +230,79 @@ def outer() -> Iterator[KernelCase]:
 
 def _log_sums(x: Array, y: Array) -> Array:
     return jax.nn.logsumexp(x[:, :, None] + y, axis=1)
+
+
+_PADDED: Final = (
+    *((4096, 8, 96), (1024, 17, 256), (1000, 1000), (4096, 1000), (512, 50, 130)),
+    *((64, 7, 7, 512), (2048, 4, 64), (4096, 64), (300, 300, 16), (777, 333), (129, 129, 129)),
+)
+
+
+def moves() -> Iterator[KernelCase]:
+    """Arrays that do not fill tiles, numbers of one byte, what is sliced, shifted and joined."""
+    for dtype in (F32, BF):
+        for dims in _PADDED:
+            sizes = f"{'x'.join(map(str, dims))} {jnp.dtype(dtype).name}"
+            yield _case("padded", sizes, lambda x: x * 2, (dims, dtype))
+        for rows, width in ((256, 1024), (512, 384), (128, 2048)):
+            array, sizes = ((32, rows, width), dtype), f"{rows}x{width} {jnp.dtype(dtype).name}"
+            yield _case("shifted", sizes, lambda x: jnp.roll(x, 1, 1) + x, array)
+            yield _case("shifted both ways", sizes, _both_ways, array)
+            yield _case("shifted parts", sizes, _shifted_parts, array)
+            yield _case("neighbours", sizes, lambda x: x[1:] + x[:-1], array)
+            yield _case("quarters", sizes, _quarters, array)
+            yield _case("padded and multiplied", sizes, _behind, array)
+    for size in (512, 1024, 2048, 4096):
+        square = (size, size)
+        yield _case("bytes, added", f"{size}", lambda x: x + 1, (square, jnp.int8))
+        yield _case("compared", f"{size}", lambda x: x > 0, (square, F32))
+        yield _case("one of several", f"{size}", _chosen, ((4, *square), jnp.int8), ((), jnp.int32))
+
+
+def _both_ways(x: Array) -> Array:
+    return jnp.roll(x, 1, 1) + jnp.roll(x, -1, 1) - 2 * x
+
+
+def _shifted_parts(x: Array) -> Array:
+    return jnp.concatenate([jnp.roll(part, 1, 1) for part in jnp.split(x, 2, -1)], -1) * 2
+
+
+def _quarters(x: Array) -> Array:
+    first, second, third, last = jnp.split(x, 4, -1)
+    return first * second + third * last
+
+
+def _behind(x: Array) -> Array:
+    return jnp.pad(x[:, :-1], ((0, 0), (1, 0), (0, 0))) * x
+
+
+def _chosen(x: Array, at: Array) -> Array:
+    return x[at]
+
+
+def convolutions() -> Iterator[KernelCase]:
+    """Chains of three with their gradients, of few and many examples and features."""
+    for examples in (1, 2, 4, 7, 8, 16, 64):
+        for space, features in (((64, 64), 64), ((64, 64), 128), ((2048,), 128), ((32, 32), 256)):
+            images = (examples, *space, features), BF
+            kernels = [((*(3,) * len(space), features, features), BF)] * 3
+            group = "convolutions of few examples" if examples < 8 else "convolutions"
+            sizes = f"{examples}x{'x'.join(map(str, space))}x{features}"
+            yield _case(group, sizes, _convolved, images, *kernels)
+
+
+def _convolved(x: Array, *kernels: Array) -> Any:
+    space = "HW" if x.ndim == 4 else "W"
+
+    def loss(kernels: tuple[Array, ...]) -> Array:
+        y = x
+        for kernel in kernels:
+            dims, strides = (f"N{space}C", f"{space}IO", f"N{space}C"), (1,) * len(space)
+            y = lax.conv_general_dilated(y, kernel, strides, "SAME", dimension_numbers=dims)
+            y = jax.nn.relu(y)
+        return jnp.square(_wide(y)).sum()
+
+    return jax.grad(loss)(kernels)
 
 
 _SCATTERS: Final = (
