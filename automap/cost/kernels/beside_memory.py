@@ -25,7 +25,6 @@ estimates, for generations that nothing was read of too.
 """
 
 from collections.abc import Sequence
-from math import prod
 from typing import Final
 
 import numpy as np
@@ -99,10 +98,7 @@ def register_pass(
     else:
         return ()
     bits = DTYPE_BITS[graph.values[value].dtype]
-    if op.opcode in _MOVES:
-        # What is only moved is as it is in memory, where operands of products are rounded.
-        bits = 8 * n_bytes[value] // max(prod(graph.values[value].dims), 1)
-    if not bits or (op.opcode not in REDUCTIONS and bits > _NARROW_BITS):
+    if op.opcode not in REDUCTIONS and bits > _NARROW_BITS:
         return ()
     return (Access(value, n_bytes[value] * _REGISTER_BITS // bits),)
 
