@@ -6,7 +6,8 @@ by the order in which the array lies and what a plan leaves of its dimensions on
 memory (`automap.backends.xla_tpu.tiled_arrays`). Registers are tiles, too: what goes through them
 is as much longer.
 
-Tables of rows, and what products go through in other tiles, have effects of their own.
+What rows are looked up into is written row by row, and then copied once for all that reads it: they
+find it in the order that pads least. Tables of rows have an effect of their own.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from automap.backends.arrays import item_bytes
+from automap.backends.arrays import DimOrder, item_bytes
 from automap.backends.effects import (
     CopiedAccesses,
     KernelUses,
@@ -42,23 +43,28 @@ class PaddedArraysEffect:
         """Of each kernel."""
         graph = program.problem.graph
         orders = TiledArrays().orders(graph)
-        rows: dict[int, tuple[int, ...]] = {}
+        compact, by_row = dict[int, tuple[int, ...]](), dict[int, tuple[int, ...]]()
         for number, value in enumerate(graph.values):
             dims = value.dims
             if not 1 <= len(dims) <= _MOST_DIMS or not all(dims):
                 continue
             first = _MOST_DIMS - len(dims)
             major = sum(1 << (first + dim) for dim in orders.major_dims[number])
-            ones = (1,) * first
-            size = item_bytes(graph, number)
-            row = program.row_of_value[number]
-            rows[number] = (row, size, int(orders.order[number]), major, first, *ones, *dims)
+            beginning = program.row_of_value[number], item_bytes(graph, number)
+            rest = major, first, *(1,) * first, *dims
+            compact[number] = (*beginning, DimOrder.COMPACT, *rest)
+            if orders.order[number] == DimOrder.ROWS:
+                by_row[number] = (*beginning, DimOrder.ROWS, *rest)
         tables = table_uses(graph, program.kernels, program.numbers.table_most_by_row)
-        every = KernelUses(rows)
-        return [
-            KernelUses({v: row for v, row in rows.items() if v not in used}) if used else every
-            for used in tables
-        ]
+        every, result = KernelUses(compact), list[KernelUses]()
+        for kernel, used in zip(program.kernels, tables, strict=True):
+            written = {a.value: by_row[a.value] for a in kernel.writes if a.value in by_row}
+            if not used and not written:
+                result.append(every)
+                continue
+            rows = {v: row for v, row in (compact | written).items() if v not in used}
+            result.append(KernelUses(rows))
+        return result
 
     def table(self, access: np.ndarray, columns: np.ndarray) -> "PaddedArrays":
         """The accesses of arrays."""
