@@ -183,7 +183,10 @@ def test_search_splits_the_batch_in_vggs_convolutions_and_the_features_in_its_cl
     step, args = load_target("models.vgg:vgg_19", {})
     plan = plan_workload(trace_step(step, args), get_topology(topology), Options())
     axes = [name for name, _ in plan.mesh.axes]
-    assert _split(_batch(plan), axes) == {(0,)}
+    # On TPUs images are split by height too, so that a device has 128 examples, which fill a tile:
+    # libtpu 0.0.51 says 40.9 ms of this plan, and 50.0 of that with the batch alone.
+    expected = {(0,)} if topology == "8xv100" else {(0,), (0, 1)}
+    assert _split(_batch(plan), axes) == expected
     compute = [d for d in plan.decisions if d.kind == "compute"]
     assert not [d.group for d in compute if any("blocks" in path for path in d.covers)]
     for layer in (0, 1):
