@@ -4,6 +4,7 @@ of few examples and of many, of few features and of many.
 
 import jax
 from jax import lax
+import jax.numpy as jnp
 import pytest
 
 from tests.automap.backends.xla_tpu.test_padded_arrays import microseconds
@@ -53,6 +54,26 @@ def test_many_examples_lie_along_tiles_in_place_of_features():
     assert many < 0.7 * few
 
 
+def test_taps_of_few_features_lie_side_by_side():
+    # Padded on both sides 32 features would take four times the flops of 64 for each that counts.
+    few, many = (microseconds(_chain, _args(16, (64, 64), n)) for n in (32, 64))
+    assert few < 0.45 * many
+
+
+@pytest.mark.parametrize(("images", "compiled"), [(64, 87.9), (128, 106.5), (256, 207.4)])
+def test_gradients_of_filters_are_padded_by_what_they_make(images, compiled):
+    x = jax.ShapeDtypeStruct((images, 32, 32, 64), "float32")
+
+    def gradient(x, g):
+        def convolved(kernel):
+            dims = ("NHWC", "HWIO", "NHWC")
+            return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=dims)
+
+        return jax.vjp(convolved, jnp.zeros((3, 3, 64, 64), x.dtype))[1](g)[0]
+
+    assert microseconds(gradient, (x, x)) == pytest.approx(compiled, rel=0.35)
+
+
 @pytest.mark.parametrize(
     ("step", "examples", "space", "compiled"),
     [
@@ -81,3 +102,6 @@ def test_what_a_plan_leaves_of_the_examples_decides():
     # Eight columns, or windows of one element, are not cut.
     narrow = microseconds(_chain, _args(4, (64, 8), 128))
     assert narrow == pytest.approx(microseconds(_chain, _args(8, (64, 8), 128)) / 2, rel=0.25)
+    # Sixteen columns on a device are cut, eight are not.
+    cut, whole = (microseconds(_chain, _args(4, (64, n), 128), 8, 2) / n for n in (128, 64))
+    assert cut > 2 * whole
