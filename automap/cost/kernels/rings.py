@@ -134,7 +134,7 @@ def _padding(
     sharding: Shardings,
 ) -> np.ndarray:
     """By how much tiles are larger than two shards of the results of `rows`, scattered over axes
-    `mask` of so many devices.
+    `mask` of so many devices. Of convolutions, whose taps fill tiles, they are no larger.
     """
     columns = np.ones(len(rows))
     for axis in range(len(sharding.sizes)):
@@ -143,7 +143,8 @@ def _padding(
         columns = np.where(has, table.product_sizes[rows, dim], columns)
     # Two shards are multiplied at once. At least 1 but for the rounding of floats.
     columns *= 2 / devices
-    return np.maximum(np.ceil(columns / tile) * tile / columns, 1.0)
+    is_dot = np.array([table.shape[row].convolution is None for row in rows.tolist()], bool)
+    return np.where(is_dot, np.maximum(np.ceil(columns / tile) * tile / columns, 1.0), 1.0)
 
 
 def _written_bytes(table: KernelTable, rows: np.ndarray, sharding: Shardings) -> np.ndarray:
