@@ -93,6 +93,19 @@ def no_scratch(graph: Graph) -> Sequence[Scratch]:
     return ()
 
 
+def parts_of_dims(
+    dims: np.ndarray, first: np.ndarray, dim_of_axis: np.ndarray, sizes: Sequence[int]
+) -> np.ndarray:
+    """The sizes [arrays, rank] that a device has of arrays of whole sizes `dims`, with `first` ones
+    before those of fewer dimensions; `dim_of_axis` [arrays, axes] are split dimensions, or -1.
+    """
+    split = np.ones(dims.shape)
+    for axis, size in enumerate(sizes):
+        here = np.flatnonzero(dim_of_axis[:, axis] >= 0)
+        split[here, dim_of_axis[here, axis] + first[here]] *= size
+    return np.ceil(dims / split)
+
+
 class Arrays(Protocol):
     """One compiler's arrays."""
 

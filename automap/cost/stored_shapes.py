@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from automap.backends import TileNumbers
-from automap.backends.arrays import Arrays, DimOrder
+from automap.backends.arrays import Arrays, DimOrder, parts_of_dims
 from automap.cost.shardings import n_parts
 
 
@@ -61,11 +61,7 @@ class StoredShapes:
         is_split = dim_of_axis >= 0
         if arrays is None or not len(self.first):
             return 1.0 / n_parts(is_split, sizes)
-        split = np.ones(self.dims.shape)
-        for axis, size in enumerate(sizes):
-            here = np.flatnonzero(is_split[:, axis])
-            split[here, dim_of_axis[here, axis] + self.first[here]] *= size
-        part = np.ceil(self.dims / split)
+        part = parts_of_dims(self.dims, self.first, dim_of_axis, sizes)
         lengthening = arrays.lengthening(part, self.item_bytes, self.order, self.is_major, numbers)
         return lengthening * (part / self.dims).prod(axis=1)
 

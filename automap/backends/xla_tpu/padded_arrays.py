@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from automap.backends.arrays import DimOrder, item_bytes
+from automap.backends.arrays import DimOrder, item_bytes, parts_of_dims
 from automap.backends.effects import (
     CopiedAccesses,
     KernelUses,
@@ -105,13 +105,7 @@ class PaddedArrays:
         if not len(self.access):
             return
         unlike, each = self._unlike
-        dim_of_axis = work.dim_of_axis[unlike.row]
-        split = np.ones(unlike.dims.shape)
-        for axis, size in enumerate(work.sizes):
-            here = np.flatnonzero(dim_of_axis[:, axis] >= 0)
-            at = dim_of_axis[here, axis] + unlike.first[here]
-            split[here, at] *= size
-        part = np.ceil(unlike.dims / split)
+        part = parts_of_dims(unlike.dims, unlike.first, work.dim_of_axis[unlike.row], work.sizes)
         lengthening = TiledArrays().lengthening(
             part, unlike.item_bytes, unlike.order, unlike.is_major, work.numbers
         )
