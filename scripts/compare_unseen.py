@@ -93,7 +93,7 @@ def _row(make: Callable[[], Target], topology: str) -> Row:
         row = replace(
             row,
             predicted_seconds=plan.predicted.step_seconds,
-            predicted_bytes=plan.predicted.peak_bytes,
+            predicted_bytes=plan.predicted.expected_bytes,
         )
         said = automap.verify(plan, step, args, timeout=_TIMEOUT_SECONDS, numerics=False)
     except AutomapError as error:

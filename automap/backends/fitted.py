@@ -66,6 +66,8 @@ class TileNumbers:
 
     kept_share: float
     spilled_share: float
+    chip_room: float
+    chip_crowded: tuple[float, float]
     loop_claim: float
     small_tile_bytes: int
     small_rows_of_4_bytes: tuple[int, ...]

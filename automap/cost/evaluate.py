@@ -35,6 +35,7 @@ from automap.cost.kernels.rings import with_rings
 from automap.cost.kernels.roofline import Roofline
 from automap.cost.memory import Memory, MemoryTimeline
 from automap.cost.messages import CollectivePrices
+from automap.cost.on_chip import chip_room
 from automap.cost.profile import KernelPrices, KernelProfile
 from automap.cost.schedule.order import Order
 from automap.cost.schedule.overlap import exposed_seconds
@@ -388,7 +389,8 @@ class Evaluator:
         tables = self.tables
         # As `Collectives.held_bytes` has them.
         n_edges = 2 * (len(tables.operands.count) + len(tables.results.count))
-        return MemoryTimeline(tables.buffers, len(tables.shapes.row), n_edges)
+        chip = chip_room(self.topology.device, self.backend.tile_numbers)
+        return MemoryTimeline(tables.buffers, len(tables.shapes.row), n_edges, chip)
 
     def collectives(self, split_classes: SplitClasses) -> Collectives:
         """Every collective of one step under `split_classes`."""

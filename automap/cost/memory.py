@@ -12,6 +12,8 @@ Over the step, of the positions of each of `_POINTS` equal parts the one with th
                                                              -> in: `MemoryTimeline.curve`
 A copy that later operations find gathered already lives until the last of them: its end moves
                                                              -> in: `_extend_copies`
+Where a device has memory on its chip too, what a compiler keeps there is asked for less
+                                             -> in: `automap.cost.on_chip`, `Memory.on_chip_bytes`
 """
 
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from scipy import sparse
 
 from automap.backends.arrays import Scratch
 from automap.cost.edges import Copies
+from automap.cost.on_chip import ChipRoom
 from automap.jaxpr.names import readable
 from automap.plan.memory_curve import HeldRecord, MemoryCurveRecord
 from automap.program.problem import Problem
@@ -50,6 +53,7 @@ class BufferTable:
 
     `value` is the value that says how large a buffer is, -1 for scratch; `shape` is the stored
     shape that says how many bytes a device has of it; `n_bytes` are those of the whole value.
+    `is_lasting` is whether it is an input's or a result's, which have their places for the step.
     `copy_repeats` is `Copies.repeats`. `hosted_bytes` [buffers] are those of whole values that are
     in the host's memory but for the update, 0 of others.
     """
@@ -60,6 +64,7 @@ class BufferTable:
     birth: np.ndarray
     death: np.ndarray
     kind: np.ndarray
+    is_lasting: np.ndarray
     n_positions: int
     copy_edge: np.ndarray
     copy_birth: np.ndarray
@@ -71,12 +76,13 @@ class BufferTable:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Where the bytes of one device are at the peak; `input_bytes` has one entry per
-    `INPUT_KINDS`.
+    `INPUT_KINDS`. `on_chip_bytes` is by how much less there is in the device's own memory at most.
     """
 
     peak_bytes: float
     input_bytes: tuple[float, ...]
     activation_bytes: float
+    on_chip_bytes: float = 0.0
 
     @property
     def temporary_bytes(self) -> float:
@@ -91,12 +97,13 @@ class Memory:
 @dataclass(frozen=True)
 class MemoryTimeline:
     """A program's buffers over its schedule; `n_shapes` stored shapes and `n_edges` operand edges
-    index a plan's vectors.
+    index a plan's vectors. `chip` is the room on the chip, None where there is none.
     """
 
     buffers: BufferTable
     n_shapes: int
     n_edges: int
+    chip: ChipRoom | None = None
 
     @cached_property
     def positions(self) -> np.ndarray:
@@ -157,7 +164,27 @@ class MemoryTimeline:
             peak_bytes=float(live[slot]),
             input_bytes=tuple(inputs[:TEMPORARY_KIND].tolist()),
             activation_bytes=float(held[alive].sum()),
+            on_chip_bytes=self._on_chip_bytes(live, held, gathered),
         )
+
+    def _on_chip_bytes(self, live: np.ndarray, held: np.ndarray, gathered: np.ndarray) -> float:
+        """By how much the most of `live` [positions] is above the most that is in the device's own
+        memory; `held` are the bytes of each buffer.
+        """
+        if self.chip is None:
+            return 0.0
+        b = self.buffers
+        ends = np.concatenate([b.birth, b.death + 1])
+        may_stay = self.chip.may_stay(held) * ~b.is_lasting
+        change = np.bincount(
+            np.searchsorted(self.positions, ends),
+            weights=np.concatenate([may_stay, -may_stay]),
+            minlength=len(self.positions),
+        )
+        # A copy that serves later ops has gone from here with its first one.
+        change += self._copy_changes @ self.chip.may_stay(gathered)
+        kept = self.chip.kept_bytes(live, np.cumsum(change))
+        return float(live.max() - (live - kept).max())
 
     def curve(
         self, local: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray, graph: Graph
@@ -321,6 +348,8 @@ def buffer_table(
         birth=np.concatenate([live.birth, np.array(begins, np.int64)]),
         death=np.concatenate([live.death, np.array(ends, np.int64)]),
         kind=np.array([*_kinds(problem, live), *[TEMPORARY_KIND] * len(scratch)], np.int64),
+        # Only inputs and results are there when the step is done.
+        is_lasting=np.append(live.death == live.n_positions - 1, np.zeros(len(scratch), bool)),
         n_positions=live.n_positions,
         copy_edge=copies.edge,
         # Program order is not the schedule's: the op that comes first there may run last.

@@ -163,6 +163,14 @@ def unsure_text(cost: PredictedRecord) -> str:
     return f", unsure: the compiler may need up to {cost.memory_margin:.0%} more"
 
 
+def _on_chip_lines(cost: PredictedRecord) -> Iterator[str]:
+    if cost.on_chip_bytes:
+        yield (
+            f"  {bytes_text(cost.on_chip_bytes)} of it are expected to stay on the chip, so that a "
+            f"compiler asks for {bytes_text(cost.expected_bytes)}"
+        )
+
+
 def _limit_text(limit_bytes: int | None) -> str:
     return "" if limit_bytes is None else f", {bytes_text(limit_bytes)} allowed"
 
@@ -203,6 +211,7 @@ def _header(plan: PlanRecord) -> list[str]:
         f"device{_limit_text(plan.search.memory_limit_bytes)}: "
         f"{_fits_text(cost.peak_bytes <= device_bytes, cost.fits)}{unsure_text(cost)}",
         f"  = {memory}",
+        *_on_chip_lines(cost),
     ]
     if plan.verified is not None:
         lines.append(f"verified by {verified_text(plan.verified)}")

@@ -1,4 +1,4 @@
-"""The `memory_curve` field of a plan: what a device holds over the step, and at the peak."""
+"""What a plan says of memory: `predicted.memory` at the peak, and `memory_curve` over the step."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,6 +8,28 @@ from automap.plan.checks import check_numbers, refuse
 
 MOST_POINTS = 1000
 MOST_HELD = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRecord:
+    """What a device's memory holds at the moment of the peak, in bytes.
+
+    - `parameters`, `optimizer`, `other_state`, `inputs`: what the step is given, as it is stored.
+      Random keys and constants count as other state, `inputs` is the batch.
+    - `activations`: what the forward pass makes and the backward pass reads.
+    - `temporaries`: everything else that is alive then: gradients, gathered parameters, results.
+    """
+
+    parameters: int
+    optimizer: int
+    other_state: int
+    inputs: int
+    activations: int
+    temporaries: int
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for a number out of range."""
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

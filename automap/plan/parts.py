@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from automap.plan.checks import Spec, check_dtype, check_numbers, check_sha256, refuse
 from automap.plan.codec import ADDED_LATER
+from automap.plan.memory_curve import MemoryRecord
 from automap.plan.point import PointRecord
 from automap.plan.rates import RatesRecord
 from hlo_tools.errors import HloError
@@ -149,28 +150,6 @@ class ConstraintRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRecord:
-    """What a device's memory holds at the moment of the peak, in bytes.
-
-    - `parameters`, `optimizer`, `other_state`, `inputs`: what the step is given, as it is stored.
-      Random keys and constants count as other state, `inputs` is the batch.
-    - `activations`: what the forward pass makes and the backward pass reads.
-    - `temporaries`: everything else that is alive then: gradients, gathered parameters, results.
-    """
-
-    parameters: int
-    optimizer: int
-    other_state: int
-    inputs: int
-    activations: int
-    temporaries: int
-
-    def __post_init__(self) -> None:
-        """Raise `PlanError` for a number out of range."""
-        check_numbers(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord:
     """The collectives of one kind, over the same axes and in the same phase, of one step.
 
@@ -204,7 +183,9 @@ class PredictedRecord:
     - `host_seconds`: in which it waits for what its host's memory has; 0 without, and in older
       files.
     - `peak_bytes`: the most that is alive at once on a device, the fullest where they differ.
-    - `fits`: whether that is within the device's memory, or the limit that was given.
+    - `on_chip_bytes`: by how much less the compiler is expected to ask for, as it keeps some of the
+      peak in memory on the chip; whether a plan fits does not count on it. 0 in older files.
+    - `fits`: whether `peak_bytes` are within the device's memory, or the limit that was given.
     - `memory_margin`: by which share of `peak_bytes` the compiler may need more; 0 where that is
       not known, and in older files.
     - `unsure`: whether the plan fits, would not with that margin, and no compiler was asked.
@@ -221,6 +202,7 @@ class PredictedRecord:
     hidden_seconds: float = field(default=0.0, metadata=ADDED_LATER)
     host_seconds: float = field(default=0.0, metadata=ADDED_LATER)
     peak_bytes: int
+    on_chip_bytes: int = field(default=0, metadata=ADDED_LATER)
     fits: bool
     memory_margin: float = field(default=0.0, metadata=ADDED_LATER)
     unsure: bool = field(default=False, metadata=ADDED_LATER)
@@ -235,6 +217,13 @@ class PredictedRecord:
             raise refuse("memory_margin", self.memory_margin, "a share from 0 to 1")
         if self.unsure and not self.fits:
             raise refuse("unsure", self.unsure, "false for a plan that does not fit")
+        if self.on_chip_bytes > self.peak_bytes:
+            raise refuse("on_chip_bytes", self.on_chip_bytes, f"up to {self.peak_bytes}, the peak")
+
+    @property
+    def expected_bytes(self) -> int:
+        """What the compiler is expected to ask for on a device."""
+        return self.peak_bytes - self.on_chip_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

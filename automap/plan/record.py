@@ -30,6 +30,7 @@ from automap.plan.levers import LeversRecord as LeversRecord
 from automap.plan.memory_curve import (
     HeldRecord as HeldRecord,
     MemoryCurveRecord as MemoryCurveRecord,
+    MemoryRecord as MemoryRecord,
 )
 from automap.plan.parts import (
     CollectiveRecord as CollectiveRecord,
@@ -37,7 +38,6 @@ from automap.plan.parts import (
     ConstraintRecord as ConstraintRecord,
     DecisionRecord as DecisionRecord,
     LeafRecord as LeafRecord,
-    MemoryRecord as MemoryRecord,
     MeshRecord as MeshRecord,
     OutcomeRecord as OutcomeRecord,
     PredictedRecord as PredictedRecord,

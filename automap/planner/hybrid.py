@@ -27,7 +27,8 @@ from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import in_flight, late_weights
 from automap.pipeline.search import Limits
 from automap.plan.explain import all_the_same_text
-from automap.plan.parts import CollectiveRecord, MemoryRecord, MeshRecord, PredictedRecord
+from automap.plan.memory_curve import MemoryRecord
+from automap.plan.parts import CollectiveRecord, MeshRecord, PredictedRecord
 from automap.plan.pipeline import InsideRecord, PipelineRecord, StageLeafRecord, StageRecord
 from automap.plan.rates import LostRecord
 from automap.plan.record import PlanRecord, SearchRecord

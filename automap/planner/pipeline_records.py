@@ -18,7 +18,8 @@ from automap.pipeline.interleaved import group_bytes
 from automap.pipeline.profile.points import Points
 from automap.pipeline.schedules import Interleaved, in_flight, late_weights
 from automap.pipeline.search import Choice, PipelineSearchResult
-from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord
+from automap.plan.memory_curve import MemoryRecord
+from automap.plan.parts import CollectiveRecord, PredictedRecord
 from automap.plan.pipeline import PipelineRecord, StageRecord
 from automap.plan.rates import LostRecord
 from automap.planner.rates import rates_record

@@ -23,7 +23,8 @@ from automap.placement.operators import step_operators
 from automap.placement.simulation import Outcome, Simulator, placed_machine
 from automap.placement.splits import problem_splits, whole
 from automap.placement.tasks import PlacementProblem, placement_problem
-from automap.plan.parts import CollectiveRecord, MemoryRecord, PredictedRecord, PresetRecord
+from automap.plan.memory_curve import MemoryRecord
+from automap.plan.parts import CollectiveRecord, PredictedRecord, PresetRecord
 from automap.plan.placement import (
     PlacedArrayRecord,
     PlacedDeviceRecord,

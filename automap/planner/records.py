@@ -333,6 +333,7 @@ def leaf_spec(sharded: ShardedGraph, value: int, leaf: Leaf, given: ImposedSpec 
 def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord:
     estimate, evaluator = outcome.best.estimate, outcome.context.evaluator
     lost = program_losses(evaluator, evaluator.price_point(split_classes))
+    memory = evaluator.memory(split_classes)
     return PredictedRecord(
         step_seconds=estimate.step_seconds,
         compute_seconds=estimate.compute_seconds,
@@ -341,10 +342,11 @@ def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord
         hidden_seconds=estimate.hidden_seconds,
         host_seconds=estimate.host_seconds,
         peak_bytes=round(estimate.peak_bytes),
+        on_chip_bytes=round(memory.on_chip_bytes),
         fits=outcome.context.objective.fits(estimate),
         memory_margin=outcome.context.objective.memory_margin,
         unsure=outcome.context.objective.is_unsure(estimate),
-        memory=_memory(outcome.context.evaluator.memory(split_classes)),
+        memory=_memory(memory),
         collectives=_collectives(outcome.context, split_classes),
         rates=rates_record(
             outcome.workload.problem,

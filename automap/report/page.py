@@ -254,7 +254,7 @@ def _staged(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
 
 def _compiled(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
     if plan.verified is not None:
-        predicted, compiled = plan.predicted.peak_bytes, plan.verified.peak_bytes
+        predicted, compiled = plan.predicted.expected_bytes, plan.verified.peak_bytes
         change = f" ({compiled / predicted - 1:+.1%})" if predicted else ""
         text = (
             f"Verified by {verified_text(plan.verified)}. Predicted were {bytes_text(predicted)}"

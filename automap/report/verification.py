@@ -274,5 +274,5 @@ def compiled_text(plan: PlanRecord, witness: Witness | PipelineVerificationRecor
     verdict = "fits" if witness.fits else "does not fit"
     return (
         f"compiled a plan of predicted {seconds_text(plan.predicted.step_seconds)}: peak {peak}, "
-        f"predicted {bytes_text(plan.predicted.peak_bytes)}: {verdict}"
+        f"predicted {bytes_text(plan.predicted.expected_bytes)}: {verdict}"
     )

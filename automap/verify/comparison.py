@@ -60,7 +60,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Both sides of a plan. `memory_error` is None where the compiler does not say what it needs.
+    """Both sides of a plan. `memory_error` is None where the compiler does not say what it needs;
+    what it is expected to keep on the chip is not in `predicted_peak_bytes`.
 
     `rows` is None where the partitioned program cannot be read; the largest difference comes first.
     """
@@ -77,7 +78,7 @@ def compare(
     plan: PlanRecord, witness: Witness, backend: Backend, sources: Mapping[str, str]
 ) -> Comparison:
     """Hold a plan's prediction against a witness; `sources` are lines of code by site."""
-    predicted, compiled = plan.predicted.peak_bytes, witness.peak_bytes
+    predicted, compiled = plan.predicted.expected_bytes, witness.peak_bytes
     rows = (
         None if witness.collectives is None else collective_rows(plan, witness.collectives, backend)
     )

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from automap.backends import TileNumbers
-from automap.cost.kernels.roofline import off_chip
 from automap.cost.kernels.table import KernelTable
+from automap.cost.on_chip import off_chip
 from automap.cost.shardings import Shardings, n_parts
 from automap.cost.traffic import Collectives
 from automap.cost.traffic.flows import REDUCE_SCATTER, devices_over

@@ -33,7 +33,7 @@ order                                                  -> in: `automap.cost.kern
 
 What is made and read within a phase may stay on the chip and move no bytes: all of it up to
 `kept_share` of the memory there, nothing from `spilled_share`, between them less with each doubling
-                                                                        -> in: `off_chip`
+                                                               -> in: `automap.cost.on_chip`
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ from functools import cached_property
 
 import numpy as np
 
-from automap.backends import Backend, ConvolutionNumbers, TileNumbers, backend_for
+from automap.backends import Backend, ConvolutionNumbers, backend_for
 from automap.backends.effects import KernelWork
 from automap.cost.kernels.beside_memory import with_launches
 from automap.cost.kernels.column_sums import limit_by_blocks
@@ -50,6 +50,7 @@ from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flop
 from automap.cost.kernels.matrix_tiles import FactorSizes, Sides
 from automap.cost.kernels.table import KernelTable
 from automap.cost.kernels.unaligned_rows import RowRates
+from automap.cost.on_chip import off_chip
 from automap.cost.profile import KernelProfile
 from automap.cost.profile.measured import MeasuredKernels, measured_kernels
 from automap.cost.profile.prices import KernelPrices, correcting_kernels
@@ -295,11 +296,3 @@ class Roofline:
     def _bytes_per_s(self) -> np.ndarray:
         by_class = np.array([self.topology.device.memory_bytes_per_s(c) for c in OP_CLASSES])
         return by_class[self.kernels.kernel_class]
-
-
-def off_chip(share: np.ndarray, numbers: TileNumbers) -> np.ndarray:
-    """The part of accesses that goes to memory, by the share of the chip's that a value takes."""
-    stays, leaves = numbers.kept_share, numbers.spilled_share
-    # 0 at `stays` and 1 at `leaves`, linear in the logarithm of the share.
-    doublings = np.log2(np.maximum(share, stays) / stays) / np.log2(leaves / stays)
-    return np.minimum(doublings, 1.0)

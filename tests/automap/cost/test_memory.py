@@ -5,11 +5,14 @@ from dataclasses import replace
 from hypothesis import given, strategies as st
 import numpy as np
 
+from automap.backends import backend_for
 from automap.cost.memory import ACTIVATION_KIND, TEMPORARY_KIND, BufferTable, MemoryTimeline
+from automap.cost.on_chip import ChipRoom
 from hlo_tools.graph import Graph
 
 
 POSITIONS, SHAPES, EDGES = 12, 3, 3
+NUMBERS = backend_for("tpu").tile_numbers
 
 
 def _intervals(draw, count):
@@ -37,6 +40,7 @@ def profiles(draw):
         birth=birth,
         death=death,
         kind=integers(0, ACTIVATION_KIND, n_buffers),
+        is_lasting=integers(0, 1, n_buffers).astype(bool),
         n_positions=POSITIONS,
         copy_edge=integers(0, EDGES - 1, n_copies),
         copy_birth=copy_birth,
@@ -79,6 +83,27 @@ def test_the_peak_is_that_of_a_walk(case):
         sum(memory.input_bytes), held[buffers.kind < TEMPORARY_KIND].sum(), atol=1e-9
     )
     np.testing.assert_allclose(profile.input_bytes(local), sum(memory.input_bytes), atol=1e-9)
+
+
+@given(profiles(), st.integers(1, 2000))
+def test_what_is_on_the_chip_is_that_of_a_walk(case, capacity):
+    buffers, local, gathered, _ = case
+    # Copies that serve later ops are on the chip for their first one only, as the file says.
+    buffers = replace(buffers, copy_repeats=np.zeros((0, 3), np.int64))
+    none = np.zeros(0, bool)
+    chip = ChipRoom(capacity, NUMBERS)
+    alive, _ = _walked(buffers, local, gathered, none)
+    held = chip.may_stay(buffers.n_bytes * local[buffers.shape])
+    in_device = []
+    for p in range(POSITIONS):
+        stays = (buffers.birth <= p) & (p <= buffers.death) & ~buffers.is_lasting
+        copied = (buffers.copy_birth <= p) & (p <= buffers.copy_death)
+        may_stay = held[stays].sum() + chip.may_stay(gathered[buffers.copy_edge[copied]]).sum()
+        in_device.append(alive[p] - chip.kept_bytes(alive[p : p + 1], may_stay)[0])
+    memory = MemoryTimeline(buffers, SHAPES, EDGES, chip).memory(local, gathered, none)
+    np.testing.assert_allclose(memory.on_chip_bytes, alive.max() - max(in_device), atol=1e-9)
+    # What a plan needs is all of it.
+    np.testing.assert_allclose(memory.peak_bytes, alive.max())
 
 
 @given(profiles())

@@ -158,6 +158,7 @@ def predicted_costs(some_axes):
         **{f"{name}_seconds": amount for name in seconds},
         peak_bytes=count,
         fits=st.booleans(),
+        on_chip_bytes=st.sampled_from([0, 0, 1]),
         memory_margin=st.floats(0, 1),
         unsure=st.booleans(),
         memory=row(**dict.fromkeys(memory, count)),
@@ -169,8 +170,12 @@ def predicted_costs(some_axes):
             bytes=count,
         ),
         rates=st.none() | rates(),
-        # Only what fits may be unsure.
-    ).filter(lambda made: made["fits"] or not made["unsure"])
+        # Only what fits may be unsure, and no more can be on the chip than there is at all.
+    ).filter(
+        lambda made: (
+            (made["fits"] or not made["unsure"]) and made["on_chip_bytes"] <= made["peak_bytes"]
+        )
+    )
 
 
 @st.composite
@@ -362,6 +367,7 @@ def test_a_changed_file_is_read_as_it_says_or_refused(path, action, junk):
     later = {
         "hidden_seconds": 0.0,
         "host_seconds": 0.0,
+        "on_chip_bytes": 0,
         "memory_margin": 0.0,
         "unsure": False,
         "rates": None,

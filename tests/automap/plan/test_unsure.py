@@ -20,6 +20,10 @@ SAMPLE = Path(__file__).with_name("plan_sample.json")
         ({"memory_margin": -0.1}, "predicted.memory_margin: got -0.1"),
         ({"unsure": 1}, "predicted.unsure: got 1"),
         (
+            {"on_chip_bytes": 10**15},
+            "predicted.on_chip_bytes: got 1000000000000000; allowed: up to",
+        ),
+        (
             {"fits": False, "unsure": True},
             "predicted.unsure: got True; allowed: false for a plan that does not fit",
         ),
@@ -37,3 +41,12 @@ def test_an_unsure_plan_says_so():
     assert "fits, unsure: the compiler may need up to 25% more" in Plan.from_json(data).explain()
     data["predicted"]["unsure"] = False
     assert "unsure" not in Plan.from_json(data).explain()
+
+
+def test_a_plan_says_what_a_compiler_is_expected_to_keep_on_the_chip():
+    data = json.loads(SAMPLE.read_text())
+    assert "on the chip" not in Plan.from_json(data).explain()
+    data["predicted"]["on_chip_bytes"] = 2**20
+    plan = Plan.from_json(data)
+    assert "1 MiB of it are expected to stay on the chip" in plan.explain()
+    assert plan.predicted.expected_bytes == plan.predicted.peak_bytes - 2**20

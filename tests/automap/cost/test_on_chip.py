@@ -1,0 +1,69 @@
+"""What stays on the chip, by the numbers of libtpu and on steps."""
+
+import jax
+from jax import numpy as jnp
+import numpy as np
+import pytest
+
+from automap.backends import backend_for
+from automap.cost.evaluate import Evaluator
+from automap.cost.on_chip import ChipRoom, off_chip
+from automap.cost.tables import build_tables
+from automap.space.point import SplitClasses
+from automap.topology import get_topology
+from automap.topology.mesh import Mesh
+from tests.steps import problem_of
+
+
+NUMBERS = backend_for("tpu").tile_numbers
+WHOLE = SplitClasses(Mesh(("all",), (1,)), ((),))
+MIB = 2**20
+ROOM = ChipRoom(128 * MIB, NUMBERS)
+
+
+def test_small_arrays_stay_and_large_ones_leave():
+    sizes = np.array([0.0, NUMBERS.kept_share, NUMBERS.spilled_share, 1.0])
+    np.testing.assert_allclose(off_chip(sizes, NUMBERS), [0.0, 0.0, 1.0, 1.0])
+    np.testing.assert_allclose(ROOM.may_stay(np.array([8.0, 64.0]) * MIB), [8 * MIB, 0.0])
+
+
+def test_the_room_is_less_where_a_step_holds_more():
+    live, may_stay = np.array([1.0, 2.0, 3.0, 4.0, 8.0]) * 128 * MIB, np.full(5, 120.0 * MIB)
+    kept = ROOM.kept_bytes(live, may_stay)
+    np.testing.assert_allclose(kept[[0, 1, 3, 4]], np.array([96, 96, 0, 0]) * MIB)
+    assert 0 < kept[2] < 96 * MIB
+    np.testing.assert_allclose(ROOM.kept_bytes(live[:1], may_stay[:1] / 4), 30 * MIB)
+
+
+def _step(x, w):
+    for _ in range(4):
+        x = jnp.tanh(x @ w)
+    return x.sum()
+
+
+def _handing_on(x, w):
+    # The first result takes the place of `x`, the second has one of its own.
+    return x, _step(x, w) + x @ w
+
+
+@pytest.mark.parametrize(
+    ("step", "topology", "expected"),
+    [
+        # Inputs alone are in the device's memory, and results that replace none.
+        (_step, "v5e:2x4", 4 * (1024 * 512 + 512 * 512)),
+        (_handing_on, "v5e:2x4", 4 * (2 * 1024 * 512 + 512 * 512)),
+        (_step, "8xh100", None),
+    ],
+)
+def test_a_small_step_needs_little_beside_its_inputs_and_results(step, topology, expected):
+    x, w = (jax.ShapeDtypeStruct(dims, jnp.float32) for dims in ((1024, 512), (512, 512)))
+    machine, problem = get_topology(topology), problem_of(step, (x, w))
+    evaluator = Evaluator(build_tables(problem, machine.platform), problem.n_classes, machine)
+    memory = evaluator.memory(WHOLE)
+    # Whether it fits does not depend on the chip.
+    assert evaluator.evaluate(WHOLE).peak_bytes == memory.peak_bytes
+    if expected is None:
+        assert memory.on_chip_bytes == 0
+        return
+    assert memory.on_chip_bytes > 0
+    assert memory.peak_bytes - memory.on_chip_bytes == pytest.approx(expected, rel=1e-6)
