@@ -46,7 +46,7 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
     does.
     """
     graph = flatten(module)
-    scattered = _reduced_and_sliced(module)
+    scattered = reduced_and_sliced(module)
     return tuple(
         CompiledCollective(
             kind=REDUCE_SCATTER if id(op.instruction) in scattered else _kind(op),
@@ -57,7 +57,7 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
             message=message,
             instruction=op.instruction.name,
         )
-        for message, op in enumerate(_once_per_channel(graph.ops))
+        for message, op in enumerate(_once_per_channel(graph.ops, scattered))
         for n_bytes in _tensors(graph, op)
     )
 
@@ -66,10 +66,11 @@ def _kind(op: Op) -> str:
     return op.opcode.removesuffix("-start")
 
 
-def _reduced_and_sliced(module: Module) -> frozenset[int]:
+def reduced_and_sliced(module: Module) -> frozenset[int]:
     """Identities of the all-reduces of which a fused computation keeps a slice of each tensor.
 
-    So the TPU compiler writes reduce-scatters; merged ones have a tuple of slices.
+    So the TPU compiler writes reduce-scatters; merged ones have a tuple of slices. All of a program
+    are of one channel, which does not make them one.
     """
     identities = set[int]()
     for computation in module.computations.values():
@@ -85,8 +86,9 @@ def _reduced_and_sliced(module: Module) -> frozenset[int]:
     return frozenset(identities)
 
 
-def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
-    """Collective ops, each once where the TPU compiler writes one as several that run in steps.
+def _once_per_channel(ops: Sequence[Op], scattered: frozenset[int]) -> Iterator[Op]:
+    """Collective ops, each once where the TPU compiler writes one as several that run in steps; one
+    that is `scattered` is never several.
 
     Those are of one channel and alike, and fused into other ops, whose names come before their own;
     what `shard_map` writes is of one channel too, but of many kinds.
@@ -112,7 +114,8 @@ def _once_per_channel(ops: Sequence[Op]) -> Iterator[Op]:
         key = (op.opcode, op.instruction.attributes.channel_id)
         if op.opcode in JOINS_DEVICES:
             # Channel 0 is no channel: nothing says that such ops belong together.
-            if key[1] == 0 or key not in seen or len(kinds[key]) > 1:
+            is_alone = key[1] == 0 or id(op.instruction) in scattered
+            if is_alone or key not in seen or len(kinds[key]) > 1:
                 yield op
             seen.add(key)
 

@@ -246,6 +246,34 @@ ENTRY %e (p: f32[64]) -> f32[8] {
     assert [(c.kind, c.n_bytes) for c in collectives] == [("reduce-scatter", 256)]
 
 
+def test_reduce_scatters_of_one_channel_are_as_many_as_there_are():
+    """As libtpu 0.0.51 writes all of a program's, merged ones too, which have no dimensions."""
+    scatter = """%{name} (p: f32[64], q: f32[64]) -> (f32[8], f32[8]) {{
+  %p = f32[64]{{0}} parameter(0)
+  %q = f32[64]{{0}} parameter(1)
+  %r = (f32[64]{{0}}, f32[64]{{0}}) all-reduce(%p, %q), channel_id=1, replica_groups={{}},
+    to_apply=%add
+  %start = s32[] constant(8)
+  %a = f32[64]{{0}} get-tuple-element(%r), index=0
+  %b = f32[64]{{0}} get-tuple-element(%r), index=1
+  %c = f32[8]{{0}} dynamic-slice(%a, %start), dynamic_slice_sizes={{8}}
+  %d = f32[8]{{0}} dynamic-slice(%b, %start), dynamic_slice_sizes={{8}}
+  ROOT %t = (f32[8]{{0}}, f32[8]{{0}}) tuple(%c, %d)
+}}
+"""
+    text = "".join(scatter.format(name=name) for name in ("one", "other"))
+    collectives = _collectives(
+        f"""{text}ENTRY %e (p: f32[64], q: f32[64]) -> (f32[8], f32[8]) {{
+  %p = f32[64]{{0}} parameter(0)
+  %q = f32[64]{{0}} parameter(1)
+  %f = (f32[8]{{0}}, f32[8]{{0}}) fusion(%p, %q), kind=kCustom, calls=%one
+  ROOT %g = (f32[8]{{0}}, f32[8]{{0}}) fusion(%p, %q), kind=kCustom, calls=%other
+}}"""
+    )
+    assert [(c.kind, c.n_bytes) for c in collectives] == [("reduce-scatter", 256)] * 4
+    assert len({c.message for c in collectives}) == 2
+
+
 def test_merged_reduce_scatters_are_slices_of_a_merged_all_reduce():
     """As libtpu 0.0.51 writes two of one size; the second time one tensor is not sliced."""
     text = """%all-reduce-scatter (p: f32[64], q: f32[32]) -> (f32[8], f32[4]) {
