@@ -9,7 +9,7 @@ a platform, `fitted` reads its data files, `protocols` says how its library send
 `automap.backends.transposes`  how much longer a copy to another order takes
 """
 
-from automap.backends.base import Backend, CompiledCollectives, ScatteredSums
+from automap.backends.base import Backend, CompiledCollectives, LoopMessages, ScatteredSums
 from automap.backends.fitted import (
     AdditionNumbers,
     AlignmentNumbers,
@@ -35,6 +35,7 @@ __all__ = [
     "CompiledCollectives",
     "FactorizationNumbers",
     "Protocol",
+    "LoopMessages",
     "ScatteredSums",
     "SentSpan",
     "TileNumbers",

@@ -41,6 +41,7 @@ from hlo_tools.graph import Graph
 
 
 ScatteredSums = Literal["in pieces", "whole", "beside products"]
+LoopMessages = Literal["vectors", "sums", "all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +94,8 @@ class Backend:
     factorizations      whether factorizations of matrices take what they move, or wait for column
                         after column (`automap.cost.kernels.factorizations`)
     loop_messages       what of one trip of a loop goes as one message, up to `combine_bytes`: sums
-                        of vectors only, or all that `combines` says
+                        of vectors only; these, and those of all other arrays, apart, as they are
+                        scattered; or all that `combines` says
     loop_gathers        where what a loop does not change is gathered: before the loop, or in every
                         trip
     hidden_gathers      whether gathers for products in loops run beside kernels, though other
@@ -169,7 +171,7 @@ class Backend:
     unaligned_products: Literal["as others", "slower"]
     additions: Literal["by memory", "atomic"]
     factorizations: Literal["by memory", "by columns"]
-    loop_messages: Literal["vectors", "all"]
+    loop_messages: LoopMessages
     loop_gathers: Literal["before", "in every trip"]
     hidden_gathers: Literal["none", "beside kernels"]
     loop_zeros: Literal["by byte", "by number", "all"]
@@ -203,6 +205,11 @@ class Backend:
     def combine_bytes(self) -> int:
         """The size that small collectives are merged up to."""
         return shared_numbers(self.fitted).combine_bytes
+
+    @property
+    def scatter_combine_bytes(self) -> int:
+        """The size that small sums which are scattered are merged up to."""
+        return shared_numbers(self.fitted).scatter_combine_bytes
 
     @property
     def launch_gap_seconds(self) -> float:

@@ -48,6 +48,7 @@ class SharedNumbers:
     """Numbers that every backend has; the table of the same name says where each is from."""
 
     combine_bytes: int
+    scatter_combine_bytes: int
     stored_multiple: int
     launch_gap_seconds: float
     memory_margin: float

@@ -2,7 +2,7 @@
 
 A tensor that is merged with others is a fraction of a message: it pays that part of the latency.
 What a message takes that is known whole                -> in: `automap.cost.schedule.placing`
-One of at least `combine_bytes` is a message by itself, never several
+One of at least `combine_bytes`, or `scatter_combine_bytes`, is a message by itself, never several
                                                                -> in: `CollectivePrices.parts`
 """
 
@@ -82,11 +82,13 @@ class CollectivePrices:
         a loop go together those that go in are counted: so the numbers of these backends were
         fitted.
         """
-        messages = collectives.n_bytes / self.backend.combine_bytes
+        is_scatter = collectives.kind == REDUCE_SCATTER
+        limit = np.where(is_scatter, self.backend.scatter_combine_bytes, self.backend.combine_bytes)
+        messages = collectives.n_bytes / limit
         if self.backend.loop_messages != "all":
             return messages
         devices = devices_over(collectives.mask, sizes)
-        return messages / np.where(collectives.kind == REDUCE_SCATTER, devices, 1)
+        return messages / np.where(is_scatter, devices, 1)
 
     def messages(self, collectives: Collectives, sizes: tuple[int, ...]) -> Messages:
         """What each entry of `collectives` is of messages, and what a scheduler believes of it."""

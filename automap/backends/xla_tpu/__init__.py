@@ -56,7 +56,7 @@ XLA_TPU: Final = Backend(
     float32_products="bfloat16",
     # But for rings, and gathers in loops.
     collectives="in line",
-    combines="sums and gathers",
+    combines="sums",
     column_sums="by all",
     launches="of kernels",
     registers="one pass",
@@ -65,7 +65,7 @@ XLA_TPU: Final = Backend(
     unaligned_products="as others",
     additions="by memory",
     factorizations="by memory",
-    loop_messages="vectors",
+    loop_messages="sums",
     loop_gathers="before",
     hidden_gathers="beside kernels",
     loop_zeros="by number",

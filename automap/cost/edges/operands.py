@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from automap.backends import LoopMessages
 from automap.cost.edges.loops import (
     FilledStack,
     filled_stacks,
@@ -106,7 +107,7 @@ def operand_edges(
     *,
     narrows: bool,
     loop_gathers: Literal["before", "in every trip"] = "before",
-    loop_messages: Literal["vectors", "all"] = "vectors",
+    loop_messages: LoopMessages = "vectors",
     collective_dims: Literal["any", "first"] = "any",
 ) -> tuple[Edges, Copies]:
     """Operand edges, and the copies that gathering makes.

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from automap.backends import ScatteredSums
+from automap.backends import LoopMessages, ScatteredSums
 from automap.cost.collectives import KINDS
 from automap.cost.edges.loops import filled_stacks, innermost_loops, part_of_message
 from automap.cost.edges.sums import Order, Sums, addition_chains, keeps_elements, merged_sums
@@ -40,7 +40,7 @@ def result_edges(
     op_rows: np.ndarray,
     *,
     order: Order | None,
-    loop_messages: Literal["vectors", "all"] = "vectors",
+    loop_messages: LoopMessages = "vectors",
     collective_dims: Literal["any", "first"] = "any",
     scattered_sums: ScatteredSums = "in pieces",
     sliced_sums: Literal["whole", "apart"] = "whole",
@@ -132,25 +132,25 @@ def _own_flow(problem: Problem, index: int, value: int) -> OwnFlow:
 
 
 class _Messages:
-    """`Edges.least_messages` of results: in one trip of a loop the sums of vectors, or of all
-    arrays, are one message together. Where all are, so are sums of activations in one chain of
-    additions, which wait for nothing of each other.
+    """`Edges.least_messages` of results: in one trip of a loop the sums of vectors are one message
+    together, and those of other arrays another one, or all one. Where all are, so are sums of
+    activations in one chain of additions, which wait for nothing of each other.
     """
 
-    def __init__(
-        self, problem: Problem, merged: Sums, loop_messages: Literal["vectors", "all"]
-    ) -> None:
+    def __init__(self, problem: Problem, merged: Sums, loop_messages: LoopMessages) -> None:
         self._graph, self._loop = problem.graph, innermost_loops(problem.graph)
         self._side = problem.storage.side.tolist()
         self._most_rank = 1 if loop_messages == "vectors" else None
         is_merging = loop_messages == "all"
         self._beside = _terms_beside(problem, merged) if is_merging else dict[int, int]()
+        self._apart = loop_messages == "sums"
         # Bytes of the sums that go together in one trip of each loop.
-        self._n_bytes: dict[int, int] = defaultdict(int)
+        self._n_bytes: dict[tuple[int, bool], int] = defaultdict(int)
         for loop, op, rule in zip(self._loop, self._graph.ops, problem.linkage.rules, strict=True):
             for result, value in enumerate(op.outputs[: len(rule.results)]):
                 if self._is_merged(value) and rule.summed_in(result):
-                    self._n_bytes[loop] += self._graph.values[value].n_bytes
+                    together = loop, self._is_apart(value)
+                    self._n_bytes[together] += self._graph.values[value].n_bytes
 
     def __call__(self, value: int, op: Op) -> float:
         array = self._graph.values[value]
@@ -158,8 +158,11 @@ class _Messages:
             return 1.0 / self._beside[value]
         if not self._is_merged(value):
             return float(self._side[value] == Side.NONE or op.trip_count > 1)
-        together = self._n_bytes[self._loop[array.producer]]
+        together = self._n_bytes[self._loop[array.producer], self._is_apart(value)]
         return part_of_message(array.n_bytes, together, op.trip_count)
+
+    def _is_apart(self, value: int) -> bool:
+        return self._apart and len(self._graph.values[value].dims) > 1
 
     def _is_merged(self, value: int) -> bool:
         rank = len(self._graph.values[value].dims)

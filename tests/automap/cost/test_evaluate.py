@@ -7,7 +7,7 @@ import pytest
 
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.tables import build_tables
-from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE
+from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
 from automap.program import trace_step
 from automap.space.presets import PRESETS
 from automap.topology import get_topology
@@ -38,7 +38,7 @@ def test_what_nothing_splits_costs_the_same_on_every_mesh(platform):
 
 
 @pytest.mark.parametrize(("platform", "is_merged"), [("cpu:8", False), ("8xh100", True)])
-def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
+def test_small_gathers_are_merged_on_gpus(platform, is_merged):
     cost, space = evaluator(*mlp(), get_topology(platform))
     mesh = Mesh(("data",), (8,))
     (point,) = PRESETS["zero-3"].points(space, mesh)
@@ -54,12 +54,13 @@ def test_small_gathers_are_merged_but_on_a_processor(platform, is_merged):
 
 @pytest.mark.parametrize("depth", [2, 5])
 def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
-    shapes = {"w": (depth, 64, 64), "b": (depth, 64), "c": (depth, 64)}
+    matrices = dict.fromkeys(("v", "w"), (depth, 64, 64))
+    shapes = matrices | dict.fromkeys(("b", "c"), (depth, 64))
     weights = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in shapes.items()}
 
     def step(state, batch):
         def layer(x, p):
-            return jnp.tanh(x @ p["w"] + p["b"]) * p["c"], None
+            return jnp.tanh(x @ p["v"] @ p["w"] + p["b"]) * p["c"], None
 
         def loss(p):
             return jax.lax.scan(layer, batch, p)[0].sum()
@@ -76,11 +77,22 @@ def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
     )
     chosen = collectives.combinable & (collectives.kind == ALL_REDUCE) & (collectives.n_bytes > 4)
     (line,) = collective_cost(CollectiveKind.ALL_REDUCE, cost.topology, (8,), [0]).lines
-    n_bytes = 4 * depth * (64 * 64 + 2 * 64)
+    n_bytes = 4 * depth * (2 * 64 * 64 + 2 * 64)
     assert float((collectives.n_bytes * collectives.count)[chosen].sum()) == n_bytes
-    # Per trip one message for the matrix and one for both vectors.
+    # Per trip one message for both matrices and one for both vectors.
     expected = 2 * depth * line.alpha_seconds + line.beta_seconds_per_byte * n_bytes
     assert float((seconds * collectives.count)[chosen].sum()) == pytest.approx(expected)
+
+
+def test_sums_that_are_scattered_fill_a_message_sooner_on_tpus():
+    cost, space = evaluator(*mlp(), get_topology("v5e:2x4"))
+    (point,) = PRESETS["zero-1"].points(space, Mesh(("data",), (8,)))
+    collectives = cost.collectives(space.split_classes(point))
+    parts = cost.collective_prices.parts(collectives, (8,))
+    scattered, summed = (collectives.kind == kind for kind in (REDUCE_SCATTER, ALL_REDUCE))
+    assert scattered.any() and summed.any()
+    np.testing.assert_allclose(parts[scattered] * 2**23, collectives.n_bytes[scattered])
+    np.testing.assert_allclose(parts[summed] * 120 * 2**20, collectives.n_bytes[summed])
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
