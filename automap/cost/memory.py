@@ -164,10 +164,12 @@ class MemoryTimeline:
             peak_bytes=float(live[slot]),
             input_bytes=tuple(inputs[:TEMPORARY_KIND].tolist()),
             activation_bytes=float(held[alive].sum()),
-            on_chip_bytes=self._on_chip_bytes(live, held, gathered),
+            on_chip_bytes=self._on_chip_bytes(live, held, gathered, is_repeat),
         )
 
-    def _on_chip_bytes(self, live: np.ndarray, held: np.ndarray, gathered: np.ndarray) -> float:
+    def _on_chip_bytes(
+        self, live: np.ndarray, held: np.ndarray, gathered: np.ndarray, is_repeat: np.ndarray
+    ) -> float:
         """By how much the most of `live` [positions] is above the most that is in the device's own
         memory; `held` are the bytes of each buffer.
         """
@@ -181,8 +183,9 @@ class MemoryTimeline:
             weights=np.concatenate([may_stay, -may_stay]),
             minlength=len(self.positions),
         )
-        # A copy that serves later ops has gone from here with its first one.
-        change += self._copy_changes @ self.chip.may_stay(gathered)
+        copied = self.chip.may_stay(gathered)
+        change += self._copy_changes @ copied
+        self._extend_copies(change, copied, is_repeat)
         kept = self.chip.kept_bytes(live, np.cumsum(change))
         return float(live.max() - (live - kept).max())
 
