@@ -45,17 +45,10 @@ class CollectivePrices:
         """Seconds of each entry of `collectives` once, [entries]: each alone, or all of the `point`
         [entries] that they are of together.
         """
-        # No compiler merges exchanges.
-        is_merged = collectives.combinable & (collectives.kind != ALL_TO_ALL)
-        # Of activations only what is summed side by side (`Edges.least_messages`).
-        is_sum = (collectives.kind == ALL_REDUCE) | (collectives.kind == REDUCE_SCATTER)
-        is_merged |= is_sum & ~collectives.on_operand
-        if self.backend.combines == "sums":
-            is_merged = is_merged & (collectives.kind != ALL_GATHER)
         edge = self._edges(collectives)
-        least, loop, trips = self._loops[:, edge]
-        messages = np.clip(self.parts(collectives, sizes), least, 1.0)
-        messages = np.where(is_merged, messages, 1.0)
+        _, loop, trips = self._loops[:, edge]
+        is_merged = self._is_merged(collectives)
+        messages = self.merged_parts(collectives, sizes)
         seconds = np.zeros(len(messages))
         # One number for (kind, axes): there are few different ones, and each has its own lines.
         group = (collectives.kind << len(sizes)) + collectives.mask
@@ -64,7 +57,7 @@ class CollectivePrices:
             runs, loop = collectives.count / trips, np.where(is_merged, loop, -2)
             apart = group + (point << len(sizes) + len(KINDS).bit_length())
             # XLA's combiners add up one type in a message, and gather all types in one.
-            dtype = np.where(is_sum, self._dtypes[edge], 0)
+            dtype = np.where(_is_sum(collectives), self._dtypes[edge], 0)
             apart = apart * (self._dtypes.max(initial=0) + 1) + dtype
             # Outside of loops those of one phase may be merged.
             apart = apart * len(Phase) + np.where(loop < 0, collectives.phase, 0)
@@ -74,6 +67,23 @@ class CollectivePrices:
             cost = self._cost(number >> len(sizes), number & (1 << len(sizes)) - 1, sizes)
             seconds[rows] = cost.seconds(collectives.n_bytes[rows], messages[rows])
         return seconds
+
+    def _is_merged(self, collectives: Collectives) -> np.ndarray:
+        # No compiler merges exchanges.
+        is_merged = collectives.combinable & (collectives.kind != ALL_TO_ALL)
+        # Of activations only what is summed side by side (`Edges.least_messages`).
+        is_merged |= _is_sum(collectives) & ~collectives.on_operand
+        if self.backend.combines == "sums":
+            is_merged &= collectives.kind != ALL_GATHER
+        return is_merged
+
+    def merged_parts(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
+        """What each entry of `collectives` is of a message by itself, [entries]: 1 for what is not
+        merged.
+        """
+        least = self._loops[0, self._edges(collectives)]
+        messages = np.clip(self.parts(collectives, sizes), least, 1.0)
+        return np.where(self._is_merged(collectives), messages, 1.0)
 
     def parts(self, collectives: Collectives, sizes: tuple[int, ...]) -> np.ndarray:
         """What each entry of `collectives` is of a message that merged ones make, [entries].
@@ -173,3 +183,7 @@ class CollectivePrices:
 
 def _axes(mask: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(a for a in range(len(sizes)) if mask >> a & 1)
+
+
+def _is_sum(collectives: Collectives) -> np.ndarray:
+    return (collectives.kind == ALL_REDUCE) | (collectives.kind == REDUCE_SCATTER)
