@@ -84,6 +84,16 @@ def test_every_trip_of_a_loop_sends_messages_of_its_own(depth):
     assert float((seconds * collectives.count)[chosen].sum()) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("platform", "is_merged"), [("v5e:2x4", False), ("8xh100", True)])
+def test_tpus_gather_each_array_by_itself(platform, is_merged):
+    cost, space = evaluator(*mlp(), get_topology(platform))
+    (point,) = PRESETS["zero-3"].points(space, Mesh(("data",), (8,)))
+    collectives = cost.collectives(space.split_classes(point))
+    gathers = collectives.combinable & (collectives.kind == ALL_GATHER)
+    parts = cost.collective_prices.merged_parts(collectives, (8,))[gathers]
+    assert len(parts) and (parts < 1.0).all() == is_merged and (parts == 1.0).all() != is_merged
+
+
 def test_sums_that_are_scattered_fill_a_message_sooner_on_tpus():
     cost, space = evaluator(*mlp(), get_topology("v5e:2x4"))
     (point,) = PRESETS["zero-1"].points(space, Mesh(("data",), (8,)))

@@ -1,5 +1,7 @@
 """What stays on the chip, by the numbers of libtpu and on steps."""
 
+from dataclasses import replace
+
 import jax
 from jax import numpy as jnp
 import numpy as np
@@ -33,6 +35,9 @@ def test_the_room_is_less_where_a_step_holds_more():
     np.testing.assert_allclose(kept[[0, 1, 3, 4]], np.array([96, 96, 0, 0]) * MIB)
     assert 0 < kept[2] < 96 * MIB
     np.testing.assert_allclose(ROOM.kept_bytes(live[:1], may_stay[:1] / 4), 30 * MIB)
+    # Half of it where a step holds as many times more than the least as the most holds than it.
+    wide = replace(ROOM, numbers=replace(NUMBERS, chip_crowded=(1.0, 16.0)))
+    np.testing.assert_allclose(wide.kept_bytes(live[3:4], may_stay[:1]), 48 * MIB)
 
 
 def _step(x, w):

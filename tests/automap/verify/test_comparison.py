@@ -85,6 +85,17 @@ def test_places_are_those_of_the_rows_that_differ_with_their_lines():
     assert comparison.memory_error == pytest.approx((predicted - 1100) / 1100)
 
 
+def test_what_is_expected_to_stay_on_the_chip_is_not_asked_of_a_compiler():
+    def error(on_chip_bytes):
+        predicted = dataclasses.replace(SAMPLE.predicted, on_chip_bytes=on_chip_bytes)
+        return compare(dataclasses.replace(SAMPLE, predicted=predicted), WITNESS, XLA_TPU, {})
+
+    whole, rest = error(0), error(2**20)
+    assert whole.predicted_peak_bytes == SAMPLE.predicted.peak_bytes
+    assert rest.predicted_peak_bytes == SAMPLE.predicted.peak_bytes - 2**20
+    assert whole.memory_error - rest.memory_error == pytest.approx(2**20 / WITNESS.peak_bytes)
+
+
 def test_a_refusal_has_no_error_but_what_it_would_need():
     refused = dataclasses.replace(
         WITNESS, fits=False, memory=None, refusal="too large", collectives=None
