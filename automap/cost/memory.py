@@ -82,7 +82,7 @@ class Memory:
     peak_bytes: float
     input_bytes: tuple[float, ...]
     activation_bytes: float
-    on_chip_bytes: float = 0.0
+    on_chip_bytes: float
 
     @property
     def temporary_bytes(self) -> float:
