@@ -182,7 +182,7 @@ class MemoryTimeline:
             np.searchsorted(self.positions, ends),
             weights=np.concatenate([may_stay, -may_stay]),
             minlength=len(self.positions),
-        )
+        ).astype(float)
         copied = self.chip.may_stay(gathered)
         change += self._copy_changes @ copied
         self._extend_copies(change, copied, is_repeat)
