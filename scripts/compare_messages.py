@@ -4,8 +4,7 @@
 
 Needs the extra `tpu`, and no TPU. Each case is a step of layers of two matrices of one size, in a
 scan, under a preset: data parallelism sums the gradients of a trip, ZeRO-1 scatters them. Counted
-are the messages of one trip that carry gradients of matrices (those of the vectors go with them, or
-by themselves).
+are the messages of one trip.
 """
 
 from collections.abc import Iterator, Sequence

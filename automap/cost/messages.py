@@ -45,16 +45,16 @@ class CollectivePrices:
         """Seconds of each entry of `collectives` once, [entries]: each alone, or all of the `point`
         [entries] that they are of together.
         """
-        edge = self._edges(collectives)
-        _, loop, trips = self._loops[:, edge]
-        is_merged = self._is_merged(collectives)
         messages = self.merged_parts(collectives, sizes)
         seconds = np.zeros(len(messages))
         # One number for (kind, axes): there are few different ones, and each has its own lines.
         group = (collectives.kind << len(sizes)) + collectives.mask
         numbers = np.flatnonzero(np.bincount(group)) if len(group) else group
         if point is not None:
-            runs, loop = collectives.count / trips, np.where(is_merged, loop, -2)
+            edge = self._edges(collectives)
+            _, loop, trips = self._loops[:, edge]
+            runs = collectives.count / trips
+            loop = np.where(self._is_merged(collectives), loop, -2)
             apart = group + (point << len(sizes) + len(KINDS).bit_length())
             # XLA's combiners add up one type in a message, and gather all types in one.
             dtype = np.where(_is_sum(collectives), self._dtypes[edge], 0)

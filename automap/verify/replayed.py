@@ -21,7 +21,7 @@ transfer begins with the first of them and is waited for by the last.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,11 +35,7 @@ from automap.topology.spans import spans
 from automap.verify.gpu_calls import shape_bytes
 from automap.verify.gpu_kernels import gpu_kernel_seconds
 from automap.verify.groups import OTHER_DEVICES, joined_axes
-from hlo_tools.compiled.collectives import (
-    CompiledCollective,
-    compiled_collectives,
-    reduced_and_sliced,
-)
+from hlo_tools.compiled.collectives import CompiledCollective, compiled_collectives
 from hlo_tools.compiled.estimates import read_cycles, read_estimates
 from hlo_tools.compiled.replay import (
     Cost,
@@ -262,7 +258,8 @@ def _transfers(module: Module, laid: _LaidMesh) -> Mapping[str, Cost]:
     for collective in compiled_collectives(module):
         by_name[collective.instruction].append(collective)
     prices = {name: _price(tensors, laid) for name, tensors in by_name.items()}
-    fused, scattered = set(_fused(module)), reduced_and_sliced(module)
+    fused = set(_fused(module))
+    scattered = {name for name, (first, *_) in by_name.items() if first.kind == "reduce-scatter"}
     costs = {name: Cost(transfers=(transfer,)) for name, transfer in prices.items()}
     for computation in module.computations.values():
         if computation.id not in fused:
@@ -281,17 +278,18 @@ def _fused_costs(
     computation: Computation,
     module: Module,
     prices: Mapping[str, Transfer],
-    scattered: frozenset[int],
+    scattered: AbstractSet[str],
 ) -> Mapping[str, Cost]:
     """What the fusions of a computation move: a collective of several steps begins in the first
-    fusion that has one of its channel and ends in the last. Sums that are `scattered` have one.
+    fusion that has one of its channel and ends in the last. Reduce-scatters, `scattered`, have
+    one step each, whatever their channel.
     """
     steps: dict[_Channel, list[str]] = defaultdict(list)
     first: dict[_Channel, Transfer] = {}
     for instruction in in_order(module, computation):
         if instruction.opcode == "fusion":
             for inner in _collectives_in(instruction, module):
-                number = 0 if id(inner) in scattered else inner.attributes.channel_id
+                number = 0 if inner.name in scattered else inner.attributes.channel_id
                 channel = _Channel(inner.opcode, number or -inner.id)
                 steps[channel].append(instruction.name)
                 if inner.name in prices:

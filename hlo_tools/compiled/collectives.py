@@ -46,7 +46,7 @@ def compiled_collectives(module: Module) -> tuple[CompiledCollective, ...]:
     does.
     """
     graph = flatten(module)
-    scattered = reduced_and_sliced(module)
+    scattered = _reduced_and_sliced(module)
     return tuple(
         CompiledCollective(
             kind=REDUCE_SCATTER if id(op.instruction) in scattered else _kind(op),
@@ -66,7 +66,7 @@ def _kind(op: Op) -> str:
     return op.opcode.removesuffix("-start")
 
 
-def reduced_and_sliced(module: Module) -> frozenset[int]:
+def _reduced_and_sliced(module: Module) -> frozenset[int]:
     """Identities of the all-reduces of which a fused computation keeps a slice of each tensor.
 
     So the TPU compiler writes reduce-scatters; merged ones have a tuple of slices. All of a program
