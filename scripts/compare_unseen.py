@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 import statistics
-from typing import cast
+from typing import Literal, TypeAlias, cast, get_args
 
 import click
 import jax
@@ -26,10 +26,12 @@ from automap.program import load_target
 from scripts.halves import is_held_out
 from scripts.memory_targets import Target
 from scripts.tables import made_by, markdown, replace_table
+from scripts.unseen_later import LATER
 from scripts.unseen_steps import ADDED, READ, target_name
 
 
 COMMAND = "python -m scripts.compare_unseen --topology {topology} -o {output}"
+Written: TypeAlias = Literal["first", "added last", "later"]
 _MIB = 2**20
 _TIMEOUT_SECONDS = 420.0
 _MAX_NOTE_CHARACTERS = 100
@@ -52,7 +54,7 @@ class Row:
     """
 
     name: str
-    is_added: bool
+    written: Written
     is_judged: bool
     predicted_seconds: float | None = None
     predicted_bytes: float | None = None
@@ -86,7 +88,8 @@ def rows(steps: Sequence[Callable[[], Target]], topology: str) -> Iterator[Row]:
 
 def _row(make: Callable[[], Target], topology: str) -> Row:
     target = target_name(make)
-    row = Row(name=make.__name__, is_added=make in ADDED, is_judged=is_held_out(target))
+    written: Written = "later" if make in LATER else "added last" if make in ADDED else "first"
+    row = Row(name=make.__name__, written=written, is_judged=is_held_out(target))
     step, args = load_target(target, {})
     try:
         plan = automap.plan(step, args, topology=topology)
@@ -122,7 +125,10 @@ def report(compared: Sequence[Row], topology: str) -> str:
     groups = {
         "all steps": list(compared),
         "the half that judges": [row for row in compared if row.is_judged],
-        "the steps that were added last": [row for row in compared if row.is_added],
+        "the steps that were added last": [r for r in compared if r.written == "added last"],
+        "those of the half that judges that were written later": [
+            row for row in compared if row.is_judged and row.written == "later"
+        ],
     }
     lines = [f"{topology}:\n\n"]
     for title, group in groups.items():
@@ -132,7 +138,10 @@ def report(compared: Sequence[Row], topology: str) -> str:
             lines.append(f"- {title}: seconds {_said(seconds)}; peaks {_said(peaks)}\n")
     lines.append(f"- called fitting but refused: {', '.join(refused) or 'none'}\n")
     lines.append(f"- without a comparison: {', '.join(failed) or 'none'}\n\n")
-    ordered = sorted(compared, key=lambda row: (not row.is_judged, row.is_added, row.name))
+    order = get_args(Written)
+    ordered = sorted(
+        compared, key=lambda row: (not row.is_judged, order.index(row.written), row.name)
+    )
     return "".join(lines) + markdown(HEADER, [_cells(row) for row in ordered])
 
 
@@ -152,7 +161,7 @@ def _cells(row: Row) -> list[str]:
     def number(value: float | None, unit: float, digits: int) -> str:
         return "" if value is None else f"{value / unit:.{digits}f}"
 
-    name = f"{row.name} (added last)" if row.is_added else row.name
+    name = row.name if row.written == "first" else f"{row.name} ({row.written})"
     return [
         f"{name}: {row.note}" if row.note else name,
         "judged" if row.is_judged else "fitted",
@@ -173,7 +182,8 @@ def main(topology: str, chosen: tuple[str, ...], output: Path | None) -> None:
     """Compare the steps."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
-    steps = [make for make in (*READ, *ADDED) if not chosen or make.__name__ in chosen]
+    every = (*READ, *ADDED, *LATER)
+    steps = [make for make in every if not chosen or make.__name__ in chosen]
     text = report(list(rows(steps, topology)), topology)
     if output is None or chosen:
         click.echo(text)

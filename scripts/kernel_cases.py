@@ -45,8 +45,8 @@ class KernelCase:
         return f"{self.group} {self.sizes}"
 
 
-def _case(group: str, sizes: str, step: Callable[..., Any], *arrays: Any) -> KernelCase:
-    """`arrays` are (dimensions, type)."""
+def kernel_case(group: str, sizes: str, step: Callable[..., Any], *arrays: Any) -> KernelCase:
+    """A case of a group and its sizes; `arrays` are (dimensions, type)."""
     args = tuple(jax.ShapeDtypeStruct(*array) for array in arrays)
     return KernelCase(group=group, sizes=sizes, step=step, args=args)
 
@@ -65,15 +65,23 @@ def products() -> Iterator[KernelCase]:
     for dtype in (BF, F32):
         for m, n, k in _PRODUCTS:
             sizes = f"{m} x {n} x {k} {jnp.dtype(dtype).name}"
-            yield _case("x y", sizes, lambda a, b: a @ b, ((m, k), dtype), ((k, n), dtype))
-            yield _case("x y^T", sizes, lambda a, b: a @ b.T, ((m, k), dtype), ((n, k), dtype))
-            yield _case("x^T y", sizes, lambda a, b: a.T @ b, ((k, m), dtype), ((k, n), dtype))
+            yield kernel_case("x y", sizes, lambda a, b: a @ b, ((m, k), dtype), ((k, n), dtype))
+            yield kernel_case(
+                "x y^T", sizes, lambda a, b: a @ b.T, ((m, k), dtype), ((n, k), dtype)
+            )
+            yield kernel_case(
+                "x^T y", sizes, lambda a, b: a.T @ b, ((k, m), dtype), ((k, n), dtype)
+            )
     for positions in (197, 196, 200, 1500, 1504, 577, 576):
         heads = max(1, 2**26 // positions**2)
         narrow, wide = (((heads, positions, width), BF) for width in (64, positions))
         sizes = f"{heads} x {positions}"
-        yield _case("scores", sizes, lambda q, k: jnp.einsum("bqd,bkd->bqk", q, k), narrow, narrow)
-        yield _case("values", sizes, lambda a, v: jnp.einsum("bqk,bkd->bqd", a, v), wide, narrow)
+        yield kernel_case(
+            "scores", sizes, lambda q, k: jnp.einsum("bqd,bkd->bqk", q, k), narrow, narrow
+        )
+        yield kernel_case(
+            "values", sizes, lambda a, v: jnp.einsum("bqk,bkd->bqd", a, v), wide, narrow
+        )
 
 
 def _softmax(x: Array) -> Array:
@@ -130,28 +138,32 @@ def rows() -> Iterator[KernelCase]:
     for row in (64, 128, 256, 384, 512, 640, 768, 1000, 1024, 1280, 1500, 1536, 2048, 3072, 4096):
         for dtype in (BF, F32):
             sizes, array = f"{row} {jnp.dtype(dtype).name}", ((_NUMBERS // row, row), dtype)
-            yield _case("softmax", sizes, _softmax, array)
-            yield _case("softmax, gradient", sizes, _softmax_gradient, array, array)
+            yield kernel_case("softmax", sizes, _softmax, array)
+            yield kernel_case("softmax, gradient", sizes, _softmax_gradient, array, array)
             if dtype is BF:
-                yield _case("softmax again, gradient", sizes, _softmax_again, array, array)
+                yield kernel_case("softmax again, gradient", sizes, _softmax_again, array, array)
     for row in (256, 512, 1000, 1024, 1500, 2048, 4096):
         scores = ((max(1, _NUMBERS // (16 * row * row)), 16, row, row), BF)
         sizes = f"{row}"
-        yield _case("softmax of heads, causal", sizes, _causal, scores)
-        yield _case("softmax of heads, mask given", sizes, _masked, scores, ((row, row), bool))
-        yield _case("softmax of heads, bias", sizes, _added, scores, ((16, row, row), BF))
-        yield _case("softmax and gradient, causal", sizes, _causal_and_gradient, scores, scores)
+        yield kernel_case("softmax of heads, causal", sizes, _causal, scores)
+        yield kernel_case(
+            "softmax of heads, mask given", sizes, _masked, scores, ((row, row), bool)
+        )
+        yield kernel_case("softmax of heads, bias", sizes, _added, scores, ((16, row, row), BF))
+        yield kernel_case(
+            "softmax and gradient, causal", sizes, _causal_and_gradient, scores, scores
+        )
     for row in (256, 512, 768, 1024, 1152, 1536, 2048, 2304, 4096, 5120, 8192):
         array, scale = ((_NUMBERS // row, row), BF), ((row,), F32)
         for name, norm in (("layer norm", _layer_norm), ("RMS norm", _rms_norm)):
-            yield _case(name, f"{row}", norm, array, scale)
-            yield _case(f"{name}, gradient", f"{row}", _gradient(norm), array, scale, array)
+            yield kernel_case(name, f"{row}", norm, array, scale)
+            yield kernel_case(f"{name}, gradient", f"{row}", _gradient(norm), array, scale, array)
     for words in (8192, 16384, 32000, 50257, 51865, 128256, 256128):
         labels = ((_LOGITS // words // 8 * 8,), jnp.int32)
         logits = ((*labels[0], words), BF)
-        yield _case("cross entropy", f"{words}", _cross_entropy, logits, labels)
+        yield kernel_case("cross entropy", f"{words}", _cross_entropy, logits, labels)
         step = jax.value_and_grad(_cross_entropy)
-        yield _case("cross entropy, gradient", f"{words}", step, logits, labels)
+        yield kernel_case("cross entropy, gradient", f"{words}", step, logits, labels)
 
 
 def _gradient(norm: Callable[[Array, Array], Array]) -> Callable[..., Any]:
@@ -169,22 +181,23 @@ def columns() -> Iterator[KernelCase]:
     """Sums over all but the last dimension, and along short ones."""
     for width in (2, 3, 4, 8, 16, 32, 48, 49, 64, 96):
         array = ((_NUMBERS // width, width), F32)
-        yield _case("sum of short rows", f"{width}", lambda x: x.sum(-1), array)
+        yield kernel_case("sum of short rows", f"{width}", lambda x: x.sum(-1), array)
     for row in (768, 1024, 2048, 4096):
         array = ((_NUMBERS // row, row), BF)
-        yield _case("sum over rows", f"{row}", lambda x: x.astype(F32).sum(0), array)
+        yield kernel_case("sum over rows", f"{row}", lambda x: x.astype(F32).sum(0), array)
     for features, side in ((64, 112), (256, 56), (512, 28), (1024, 14)):
         images = ((_NUMBERS // (features * side * side), side, side, features), BF)
         scale, sizes = ((features,), F32), f"{features}"
-        yield _case("batch norm", sizes, _batch_norm, images, scale, scale)
+        yield kernel_case("batch norm", sizes, _batch_norm, images, scale, scale)
 
         def gradient(x: Array, scale: Array, bias: Array, g: Array) -> Any:
             return jax.vjp(_batch_norm, x, scale, bias)[1](g)
 
-        yield _case("batch norm, gradient", sizes, gradient, images, scale, scale, images)
+        yield kernel_case("batch norm, gradient", sizes, gradient, images, scale, scale, images)
 
 
-def _adam(p: Array, m: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
+def adam(p: Array, m: Array, v: Array, g: Array) -> tuple[Array, Array, Array]:
+    """An update of parameters and moments by gradients `g`."""
     m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
     return p - 0.001 * m / (jnp.sqrt(v) + 1e-8), m, v
 
@@ -195,18 +208,22 @@ def vectors() -> Iterator[KernelCase]:
         dims = (numbers // 256, 256)
         for dtype in (F32, BF):
             array, sizes = (dims, dtype), f"{numbers} {jnp.dtype(dtype).name}"
-            yield _case("scaled", sizes, lambda x: x * 2 + 1, array)
-            yield _case("sum of two", sizes, lambda x, y: x * 2 + y, array, array)
-            yield _case("GELU", sizes, jax.nn.gelu, array)
-            yield _case("gated", sizes, lambda x, y: jax.nn.silu(x) * y, array, array)
-            yield _case("two results", sizes, lambda x: (x * 2 + 1, jnp.tanh(x)), array)
-            yield _case("sines", sizes, jnp.sin, array)
-            yield _case("exponentials, rows", sizes, lambda x: jnp.exp(_wide(x)).sum(-1), array)
-            yield _case("exponentials, columns", sizes, lambda x: jnp.exp(_wide(x)).sum(0), array)
-            yield _case("sum of squares", sizes, lambda x: jnp.square(_wide(x)).sum(), array)
-            yield _case("dropout", sizes, _dropout, array, (dims, bool))
-        yield _case("Adam", f"{numbers}", _adam, *[(dims, F32)] * 4)
-        yield _case("cast", f"{numbers}", lambda x: x.astype(BF), (dims, F32))
+            yield kernel_case("scaled", sizes, lambda x: x * 2 + 1, array)
+            yield kernel_case("sum of two", sizes, lambda x, y: x * 2 + y, array, array)
+            yield kernel_case("GELU", sizes, jax.nn.gelu, array)
+            yield kernel_case("gated", sizes, lambda x, y: jax.nn.silu(x) * y, array, array)
+            yield kernel_case("two results", sizes, lambda x: (x * 2 + 1, jnp.tanh(x)), array)
+            yield kernel_case("sines", sizes, jnp.sin, array)
+            yield kernel_case(
+                "exponentials, rows", sizes, lambda x: jnp.exp(_wide(x)).sum(-1), array
+            )
+            yield kernel_case(
+                "exponentials, columns", sizes, lambda x: jnp.exp(_wide(x)).sum(0), array
+            )
+            yield kernel_case("sum of squares", sizes, lambda x: jnp.square(_wide(x)).sum(), array)
+            yield kernel_case("dropout", sizes, _dropout, array, (dims, bool))
+        yield kernel_case("Adam", f"{numbers}", adam, *[(dims, F32)] * 4)
+        yield kernel_case("cast", f"{numbers}", lambda x: x.astype(BF), (dims, F32))
 
 
 def _wide(x: Array) -> Array:
@@ -221,11 +238,11 @@ def outer() -> Iterator[KernelCase]:
     """Of rows and a matrix: [rows, size] and [size, size] numbers, summed over one size."""
     for rows, size in ((16, 128), (16, 256), (64, 256), (64, 512), (128, 512)):
         x, y, sizes = ((rows, size), F32), ((size, size), F32), f"{rows} x {size} x {size}"
-        yield _case("sums of outer", sizes, lambda x, y: (x[:, :, None] + y).sum(1), x, y)
-        yield _case("maxima of outer", sizes, lambda x, y: (x[:, :, None] + y).max(1), x, y)
-        yield _case("log-sums of outer", sizes, _log_sums, x, y)
-        yield _case("distances", sizes, lambda x, y: jnp.square(x[:, None] - y).sum(-1), x, y)
-        yield _case("counts", sizes, lambda x, y: (x[:, None] < y).sum(-1), x, y)
+        yield kernel_case("sums of outer", sizes, lambda x, y: (x[:, :, None] + y).sum(1), x, y)
+        yield kernel_case("maxima of outer", sizes, lambda x, y: (x[:, :, None] + y).max(1), x, y)
+        yield kernel_case("log-sums of outer", sizes, _log_sums, x, y)
+        yield kernel_case("distances", sizes, lambda x, y: jnp.square(x[:, None] - y).sum(-1), x, y)
+        yield kernel_case("counts", sizes, lambda x, y: (x[:, None] < y).sum(-1), x, y)
 
 
 def _log_sums(x: Array, y: Array) -> Array:
@@ -243,20 +260,22 @@ def moves() -> Iterator[KernelCase]:
     for dtype in (F32, BF):
         for dims in _PADDED:
             sizes = f"{'x'.join(map(str, dims))} {jnp.dtype(dtype).name}"
-            yield _case("padded", sizes, lambda x: x * 2, (dims, dtype))
+            yield kernel_case("padded", sizes, lambda x: x * 2, (dims, dtype))
         for rows, width in ((256, 1024), (512, 384), (128, 2048)):
             array, sizes = ((32, rows, width), dtype), f"{rows}x{width} {jnp.dtype(dtype).name}"
-            yield _case("shifted", sizes, lambda x: jnp.roll(x, 1, 1) + x, array)
-            yield _case("shifted both ways", sizes, _both_ways, array)
-            yield _case("shifted parts", sizes, _shifted_parts, array)
-            yield _case("neighbours", sizes, lambda x: x[1:] + x[:-1], array)
-            yield _case("quarters", sizes, _quarters, array)
-            yield _case("padded and multiplied", sizes, _behind, array)
+            yield kernel_case("shifted", sizes, lambda x: jnp.roll(x, 1, 1) + x, array)
+            yield kernel_case("shifted both ways", sizes, _both_ways, array)
+            yield kernel_case("shifted parts", sizes, _shifted_parts, array)
+            yield kernel_case("neighbours", sizes, lambda x: x[1:] + x[:-1], array)
+            yield kernel_case("quarters", sizes, _quarters, array)
+            yield kernel_case("padded and multiplied", sizes, _behind, array)
     for size in (512, 1024, 2048, 4096):
         square = (size, size)
-        yield _case("bytes, added", f"{size}", lambda x: x + 1, (square, jnp.int8))
-        yield _case("compared", f"{size}", lambda x: x > 0, (square, F32))
-        yield _case("one of several", f"{size}", _chosen, ((4, *square), jnp.int8), ((), jnp.int32))
+        yield kernel_case("bytes, added", f"{size}", lambda x: x + 1, (square, jnp.int8))
+        yield kernel_case("compared", f"{size}", lambda x: x > 0, (square, F32))
+        yield kernel_case(
+            "one of several", f"{size}", _chosen, ((4, *square), jnp.int8), ((), jnp.int32)
+        )
 
 
 def _both_ways(x: Array) -> Array:
@@ -288,7 +307,7 @@ def convolutions() -> Iterator[KernelCase]:
             kernels = [((*(3,) * len(space), features, features), BF)] * 3
             group = "convolutions of few examples" if examples < 8 else "convolutions"
             sizes = f"{examples}x{'x'.join(map(str, space))}x{features}"
-            yield _case(group, sizes, _convolved, images, *kernels)
+            yield kernel_case(group, sizes, _convolved, images, *kernels)
 
 
 def _convolved(x: Array, *kernels: Array) -> Any:
@@ -344,7 +363,7 @@ def scatters() -> Iterator[KernelCase]:
         for length in (128, 256, 512):
             table, scores = ((32, 12), dtype), ((12, length, length), dtype)
             group = f"relative positions, gradient, {jnp.dtype(dtype).name}"
-            yield _case(group, f"{length}", _positions(length), table, scores)
+            yield kernel_case(group, f"{length}", _positions(length), table, scores)
 
 
 def _scatter(indices: np.ndarray) -> Callable[[Array, Array], Array]:

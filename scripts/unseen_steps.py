@@ -29,6 +29,7 @@ from scripts.unseen_language import (
     rotary_decoder,
     rwkv,
 )
+from scripts.unseen_later import LATER
 from scripts.unseen_learning import (
     learned_start,
     shuffled_ppo,
@@ -115,4 +116,5 @@ ADDED: Final[Steps] = (
 
 def target_name(make: Callable[[], Target]) -> str:
     """The `module:function` of a step, by which it is of one half."""
-    return f"{make.__module__}:{make.__name__}"
+    module = "scripts.unseen_later" if make in LATER else make.__module__
+    return f"{module}:{make.__name__}"

@@ -126,11 +126,13 @@ class EffectTable(Protocol):
 
 class Effect(Protocol):
     """What one effect touches; `n_columns` is how many integers a row has, `passes` whether it
-    touches what kernels take through registers, too.
+    touches what kernels take through registers, too, `pads` whether it is what fills tiles that
+    costs.
     """
 
     n_columns: ClassVar[int]
     passes: ClassVar[bool]
+    pads: ClassVar[bool]
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
         """Of each kernel."""

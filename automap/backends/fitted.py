@@ -76,6 +76,8 @@ class TileNumbers:
     group_gradient_share: float
     group_tile_parts: int
     fast_fill_bytes: int
+    convolution_share: float
+    product_beside: float
     narrow_seconds: float
     narrow_products: tuple[str, ...]
     few_examples: int

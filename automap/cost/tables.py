@@ -31,6 +31,7 @@ from automap.cost.edges import (
 )
 from automap.cost.host_copies import HostCopies, host_copies
 from automap.cost.hosted import with_hosted
+from automap.cost.kernels.beside_products import summed_over_batch
 from automap.cost.kernels.gathers import HiddenGathers, hidden_gathers
 from automap.cost.kernels.loop_fills import written_fills
 from automap.cost.kernels.ragged_products import with_all_groups
@@ -273,11 +274,12 @@ def _kernels(
     problem: Problem, backend: Backend, n_bytes: Sequence[int], left: frozenset[int] | None
 ) -> list[Kernel]:
     graph, fuser = problem.graph, backend.fuser
+    summed = summed_over_batch(problem) if fuser.products == "fused" else frozenset[int]()
     if left is None:
-        plain = kernels(graph, fuser, n_bytes)
+        plain = kernels(graph, fuser, n_bytes, summed)
     else:
         is_later = [phase is not Phase.FORWARD for phase in problem.phases]
-        plain = kernels_apart(graph, fuser, n_bytes, is_later, left)
+        plain = kernels_apart(graph, fuser, n_bytes, is_later, left, summed)
     filled = written_fills(graph, plain, problem.phases, backend.loop_zeros)
     filled = [*with_all_groups(graph, filled, backend)]
     return with_copies(problem, filled, backend, n_bytes)

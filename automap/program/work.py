@@ -4,7 +4,7 @@ What splitting would divide: the work that runs over each class            -> in
 What its model asks for: operations of products, each once                 -> in: `model_work`
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set as AbstractSet
 from dataclasses import dataclass
 import math
 from typing import Final
@@ -14,10 +14,11 @@ import numpy as np
 from hlo_tools.analyses.flops import flops
 from hlo_tools.analyses.linkage import Linkage
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
-from hlo_tools.opcodes import CONTRACTIONS, ITERATING
+from hlo_tools.opcodes import CONTRACTIONS, ELEMENTWISE, ITERATING, REDUCTIONS
 from hlo_tools.rules import Rule
 
 
+_BY_ELEMENT: Final = (ELEMENTWISE | REDUCTIONS) - ITERATING
 _REMATERIALIZED: Final = "rematted_computation"
 """What JAX names the equations that `jax.checkpoint` computes again for the backward pass."""
 
@@ -26,7 +27,9 @@ _REMATERIALIZED: Final = "rematted_computation"
 class Work:
     """Operations per step: `by_class` of the ops that iterate over a compute class, `total` of all.
 
-    A look-up counts one operation per element it copies.
+    A look-up counts one operation per element it copies. What is computed element by element or
+    summed counts one per number, in steps with more of these than of all else: simulations may have
+    no product at all.
     """
 
     by_class: Mapping[int, float]
@@ -34,7 +37,7 @@ class Work:
 
 
 def step_work(linkage: Linkage, class_of_group: np.ndarray) -> Work:
-    """The work of the `ITERATING` ops of one step."""
+    """The work of one step, by the ops that `_counted` counts."""
     total = 0.0
     by_class: dict[int, float] = {}
     for count, present in _counted(linkage, class_of_group):
@@ -45,7 +48,7 @@ def step_work(linkage: Linkage, class_of_group: np.ndarray) -> Work:
 
 
 def shared_work(linkage: Linkage, class_of_group: np.ndarray, first: int, second: int) -> float:
-    """Operations per step of the `ITERATING` ops that iterate over both classes."""
+    """Operations per step of the ops that iterate over both classes, by those of `_counted`."""
     return sum(
         count
         for count, present in _counted(linkage, class_of_group)
@@ -53,25 +56,38 @@ def shared_work(linkage: Linkage, class_of_group: np.ndarray, first: int, second
     )
 
 
-def _counted(
-    linkage: Linkage, class_of_group: np.ndarray
+def _counted(linkage: Linkage, class_of_group: np.ndarray) -> list[tuple[float, tuple[int, ...]]]:
+    """Operations per step of each `ITERATING` op, with the classes it iterates over; those of ops
+    by element and of sums too if they are more than all of these.
+    """
+    iterating = [*_operations(linkage, class_of_group, ITERATING)]
+    by_element = [*_operations(linkage, class_of_group, _BY_ELEMENT)]
+    totals = (sum(count for count, _ in each) for each in (iterating, by_element))
+    most, others = totals
+    return iterating if most >= others else [*iterating, *by_element]
+
+
+def _operations(
+    linkage: Linkage, class_of_group: np.ndarray, opcodes: AbstractSet[str]
 ) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """Operations per step of each `ITERATING` op, with the classes it iterates over."""
+    """Of each op that has one of these opcodes."""
     graph = linkage.graph
     classes_by_row: dict[bytes, tuple[int, ...]] = {}
     classes = np.append(class_of_group, -1)[linkage.factor_groups]
     for index, (op, rule) in enumerate(zip(graph.ops, linkage.rules, strict=True)):
-        if op.opcode not in ITERATING:
+        if op.opcode not in opcodes:
             continue
         # A look-up makes no FLOPs, but its copies are divided by a split as products are.
-        copied = math.prod(graph.values[op.outputs[0]].dims) if op.outputs else 0
+        largest = op.inputs[:1] if op.opcode in REDUCTIONS else op.outputs[:1]
+        numbers = sum(math.prod(graph.values[v].dims) for v in largest)
         row = classes[index]
         # Most ops have a row that was seen before; `np.unique` is slow on short arrays.
         key = row.tobytes()
         present = classes_by_row.get(key)
         if present is None:
             present = classes_by_row[key] = tuple(c for c in np.unique(row).tolist() if c >= 0)
-        yield op.trip_count * float(flops(graph, op, rule) or copied), present
+        is_flops = opcodes is ITERATING
+        yield op.trip_count * float((is_flops and flops(graph, op, rule)) or numbers), present
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,8 @@ class Kernel:
     `joins` is whether it is one kernel with others before it, of which it has some of what it
     reads at hand. With `copied` it does not do what the op does, but copies an operand before it,
     or what it makes behind it: these are dimensions of that of which none may have a single
-    element, else there is no copy.
+    element, else there is no copy. `product` is the number of the product whose kernel does it
+    besides, -1 for none.
     """
 
     op: int
@@ -52,6 +53,7 @@ class Kernel:
     writes: tuple[Access, ...]
     joins: bool = False
     copied: frozenset[int] | None = None
+    product: int = -1
 
     def work(self, graph: Graph) -> Op:
         """What it does: its op, or a copy."""

@@ -50,7 +50,12 @@ from hlo_tools.analyses.accesses import (
 from hlo_tools.analyses.column_kernels import column_kernels, share_columns, sums_columns
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.passes import share_reads
-from hlo_tools.analyses.product_kernels import at_hand, is_done_by_product, stacks_in_products
+from hlo_tools.analyses.product_kernels import (
+    at_hand,
+    product_that_does,
+    stacks_in_products,
+    used_at_hand,
+)
 from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
@@ -74,9 +79,13 @@ from hlo_tools.opcodes import (
 _JOINS: Final = frozenset({CONCATENATE, PAD})
 
 
-def kernels(graph: Graph, fuser: Fuser, n_bytes: Sequence[int]) -> list[Kernel]:
-    """Kernels in program order; `n_bytes` are those of each value where it is in memory."""
-    return _shared(graph, fuser, _each(graph, fuser, n_bytes, ()))
+def kernels(
+    graph: Graph, fuser: Fuser, n_bytes: Sequence[int], summed: Collection[int] = ()
+) -> list[Kernel]:
+    """Kernels in program order; `n_bytes` are those of each value where it is in memory, `summed`
+    the results of products that devices add up before anything else is computed of them.
+    """
+    return _shared(graph, fuser, _each(graph, fuser, n_bytes, summed))
 
 
 def _each(
@@ -92,10 +101,14 @@ def _each(
         if op.opcode in CONTRACTIONS and op.outputs[0] not in kept:
             fuse = _fuse_sum if fuser.products == "summed" else _fuse_product
             fuse(graph, stored, op.outputs[0])
-    sources = Sources(graph, stored, n_bytes, fuser)
     in_products = stacks_in_products(graph, fuser)
     by_products = at_hand(graph, fuser, in_memory)
+    for value in used_at_hand(graph, stored, by_products, in_products):
+        stored[value] = value in kept
+    sources = Sources(graph, stored, n_bytes, fuser)
     result, rounded = list[Kernel](), set[int]()
+    # What the kernel of each product has read, which it has at hand for all that it does.
+    read: defaultdict[int, set[int]] = defaultdict(set)
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
             result.extend(_prepared(graph, index, n_bytes, rounded))
@@ -109,7 +122,12 @@ def _each(
         if op.opcode == DYNAMIC_UPDATE_SLICE and fuser.stacks != "read and written":
             positions = positions[1:]
         reads = sources.whole(sources.parts(op, positions))
-        is_joined = index in in_products or is_done_by_product(op, by_products)
+        product = in_products.get(index, product_that_does(op, by_products))
+        is_joined = product >= 0
+        if is_joined or op.opcode in CONTRACTIONS:
+            known = read[product if is_joined else index]
+            reads = {v: 0 if v in known else n for v, n in reads.items()}
+            known.update(reads)
         is_in_place = any(graph.varies[v] for v in op.inputs[:1])
         part = part_of_result(n_bytes, op) if is_in_place else WHOLE
         result.append(
@@ -120,6 +138,7 @@ def _each(
                     for source, n_read in reads.items()
                 ),
                 joins=is_joined,
+                product=product,
                 # What is scattered into zeros writes all of them first.
                 writes=tuple(Access(v, min(part, n_bytes[v])) for v in written),
             )
@@ -133,11 +152,12 @@ def kernels_apart(
     n_bytes: Sequence[int],
     is_later: Sequence[bool],
     left: frozenset[int],
+    summed: frozenset[int] = frozenset(),
 ) -> list[Kernel]:
     """Kernels of two programs in the order of one: `is_later` says which ops are the second one's,
-    `left` are the values that the first leaves in memory for it.
+    `left` are the values that the first leaves in memory for it, `summed` as in `kernels`.
     """
-    whole, apart = (_each(graph, fuser, n_bytes, values) for values in ((), left))
+    whole, apart = (_each(graph, fuser, n_bytes, v) for v in (summed, left | summed))
     first = [kernel for kernel in whole if not is_later[kernel.op]]
     known = {access.value for kernel in first for access in kernel.writes}
     more = [

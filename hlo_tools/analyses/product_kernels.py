@@ -10,7 +10,8 @@ Such a kernel has its product's result at hand, part by part, and with it
     maxima      of whole rows of float32 numbers, up to `_LONGEST_ROW` of them: a softmax goes on
                 with these in the same kernel, up to the sum of its exponentials
 
-What lies in another order of dimensions needs all of the product's result, too.
+A product writes its result in any order of dimensions, so that a transpose of it is no work; but a
+stack of what lies in another order is filled by a kernel of its own.
 
 Sums and maxima were read from libtpu's programs (2026-11-28, v5e: attention's scores of 128 to
 8,192 positions in bfloat16 and float32, plain, scaled, biased and masked; normalizations of 256 to
@@ -20,7 +21,7 @@ not either, which is not told apart here. What is computed element by element an
 by the kernel of the product, as Adam's three results are by that of a gradient.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from hlo_tools.analyses.fuser import Fuser
@@ -32,6 +33,7 @@ from hlo_tools.opcodes import (
     ELEMENTWISE,
     REDUCTIONS,
     RESHAPE,
+    TRANSPOSE,
     VIEWS,
 )
 
@@ -39,16 +41,22 @@ from hlo_tools.opcodes import (
 _LONGEST_ROW: Final = 4096
 _NONE: Final = -1
 _SPREADS: Final = ELEMENTWISE | {BROADCAST, RESHAPE}
+_REORDERS: Final = frozenset({RESHAPE, TRANSPOSE})
 
 
-def stacks_in_products(graph: Graph, fuser: Fuser) -> frozenset[int]:
-    """The numbers of ops that put into a stack what a product's kernel makes, as part of it."""
-    made = made_in_products(graph, fuser)
-    return frozenset(
-        index
+def stacks_in_products(graph: Graph, fuser: Fuser) -> Mapping[int, int]:
+    """The numbers of ops that put into a stack what a product's kernel makes, as part of it, with
+    those of the products.
+    """
+    products = _products(graph, fuser, in_order=True)
+    summed = _summed(graph, products)
+    return {
+        index: products[op.inputs[1]]
         for index, op in enumerate(graph.ops)
-        if op.opcode == DYNAMIC_UPDATE_SLICE and made[op.inputs[1]]
-    )
+        if op.opcode == DYNAMIC_UPDATE_SLICE
+        and products[op.inputs[1]] != _NONE
+        and op.inputs[1] not in summed
+    }
 
 
 def made_in_products(graph: Graph, fuser: Fuser) -> list[bool]:
@@ -57,30 +65,59 @@ def made_in_products(graph: Graph, fuser: Fuser) -> list[bool]:
 
     Not what is summed itself, which the kernel of the product does instead.
     """
-    products = _products(graph, fuser)
+    products = _products(graph, fuser, in_order=True)
     summed = _summed(graph, products)
     return [product != _NONE and value not in summed for value, product in enumerate(products)]
 
 
-def at_hand(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> frozenset[int]:
-    """The values that products' kernels have at hand, those that they sum among them; what another
-    program has left `in_memory` is there before.
+def at_hand(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> Mapping[int, int]:
+    """The values that products' kernels have at hand, those that they sum among them, with the
+    numbers of the products; what another program has left `in_memory` is there before.
     """
     products = _products(graph, fuser, in_memory)
-    return frozenset(value for value, product in enumerate(products) if product != _NONE)
+    return {value: product for value, product in enumerate(products) if product != _NONE}
 
 
-def is_done_by_product(op: Op, values: frozenset[int]) -> bool:
-    """Whether an op whose result is stored is one more result of a product's kernel: a sum of the
-    `values` that such kernels have at hand, or what is computed of them element by element.
+def product_that_does(op: Op, products: Mapping[int, int]) -> int:
+    """The product whose kernel has the result of an op as one more of its own, -1 if none has: a
+    sum of what such kernels have at hand, by their `products`, or what is computed of that element
+    by element, in whatever order of dimensions.
     """
     if op.opcode in REDUCTIONS:
-        return op.inputs[0] in values
-    return op.opcode in ELEMENTWISE and op.outputs[0] in values
+        return products.get(op.inputs[0], _NONE)
+    is_element = op.opcode in ELEMENTWISE or op.opcode in _REORDERS
+    return products.get(op.outputs[0], _NONE) if is_element else _NONE
 
 
-def _products(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> list[int]:
-    """Of each value the number of the product whose kernel makes it, -1 of others."""
+def used_at_hand(
+    graph: Graph, stored: Sequence[bool], products: Mapping[int, int], stacks: Mapping[int, int]
+) -> Iterator[int]:
+    """Results of products that only their own kernels use, by what they have at hand of which
+    `products`, and by the `stacks` that they fill: these are not written.
+    """
+    outputs = frozenset(graph.outputs)
+    for index, op in enumerate(graph.ops):
+        (value,) = op.outputs[:1] or (_NONE,)
+        if op.opcode not in CONTRACTIONS or value not in products or value in outputs:
+            continue
+        todo, is_used_here = [value], True
+        while todo and is_used_here:
+            for user in graph.users[todo.pop()]:
+                (made,) = graph.ops[user].outputs[:1] or (_NONE,)
+                own = product_that_does(graph.ops[user], products)
+                is_used_here &= stacks.get(user, own) == index
+                if made != _NONE and not stored[made]:
+                    todo.append(made)
+        if is_used_here:
+            yield value
+
+
+def _products(
+    graph: Graph, fuser: Fuser, in_memory: Collection[int] = (), *, in_order: bool = False
+) -> list[int]:
+    """Of each value the number of the product whose kernel makes it, -1 of others; with `in_order`
+    not of what lies in another order of dimensions than the product's.
+    """
     products = [_NONE] * len(graph.values)
     if fuser.products != "fused" or fuser.results != "several":
         return products
@@ -97,6 +134,8 @@ def _products(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> li
             maxima.update(op.outputs)
         elif op.opcode in ELEMENTWISE or _keeps_dims(graph, op):
             product = product if others < product else _NONE
+        elif op.opcode == TRANSPOSE and not in_order:
+            pass
         else:
             is_view = op.opcode in VIEWS or op.opcode == RESHAPE
             product, ready = _NONE, ready if is_view else index

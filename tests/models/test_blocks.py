@@ -24,6 +24,7 @@ def _losses(built, params):
     return losses
 
 
+@pytest.mark.slow
 def test_recomputed_unrolled_layers_drop_and_compute_the_same_as_scanned_ones():
     config = replace(llama.TINY, dropout=0.2, remat="layer")
     scanned = replace(config, layers="scanned", remat="none")

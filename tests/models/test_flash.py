@@ -16,7 +16,7 @@ from models.gpt import gpt_tiny
 from models.llama import llama_tiny
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("is_causal", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_the_kernel_of_tpus_computes_what_is_written_out(monkeypatch, is_causal):
     made = pl.pallas_call
     monkeypatch.setattr(

@@ -166,7 +166,8 @@ def test_search_splits_t5s_features_and_beats_megatron_with_the_batch_off_the_mo
     step, args = load_target("models.t5:t5_base", {"batch": "64"})
     options = Options(mesh=Mesh(("data", "model"), (4, 4)), pins=("[1]*=data,null",))
     plan = plan_workload(trace_step(step, args), get_topology("v5e:4x4"), options)
-    for name in ("q", "k", "v", "up", "o", "down"):
+    # Where positions take the axis around a block, its weights are stored as whatever is fastest.
+    for name in ("q", "k", "v", "o"):
         assert _split(_parameters(plan, f"['{name}']['kernel']"), ["model"]) in ({(0,)}, {(1,)}), (
             name
         )

@@ -23,7 +23,7 @@ def no_compiler(monkeypatch):
 
 
 def _row(name, seconds, peak, **fields):
-    fields = {"is_added": False, "is_judged": True, **fields}
+    fields = {"written": "first", "is_judged": True, **fields}
     return Row(
         name=name,
         predicted_seconds=seconds,
@@ -56,7 +56,7 @@ def test_errors_are_of_all_of_the_judged_and_of_the_last():
     text = report(
         [
             _row("a", 1.1e-3, 12.0),
-            _row("b", 1.2e-3, 10.0, is_added=True),
+            _row("b", 1.2e-3, 10.0, written="added last"),
             _row("c", 0.5e-3, 5.0, is_judged=False),
         ],
         "8xh100",
@@ -74,7 +74,7 @@ def test_errors_are_of_all_of_the_judged_and_of_the_last():
 def test_what_was_refused_or_not_compiled_is_said():
     refused = Row(
         name="a",
-        is_added=False,
+        written="first",
         is_judged=True,
         predicted_seconds=1e-3,
         predicted_bytes=2**20,
@@ -82,7 +82,7 @@ def test_what_was_refused_or_not_compiled_is_said():
         is_refused=True,
         note="does not fit",
     )
-    missing = Row(name="b", is_added=True, is_judged=False, note="no plan fits")
+    missing = Row(name="b", written="added last", is_judged=False, note="no plan fits")
     text = report([refused, missing], "v5e:2x4")
     assert "- called fitting but refused: a\n- without a comparison: b\n" in text
     assert "| a: does not fit | judged | 1.000 |  |  | 1.0 | 4.0 | 0.25 |" in text

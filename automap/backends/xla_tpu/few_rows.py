@@ -56,6 +56,7 @@ class FewRowsEffect:
 
     n_columns: ClassVar[int] = 4
     passes: ClassVar[bool] = False
+    pads: ClassVar[bool] = True
 
     def uses(self, program: TracedKernels) -> list[KernelUses]:
         """Of each kernel."""

@@ -39,6 +39,7 @@ class FourierEffect:
 
     n_columns: ClassVar[int] = 2
     passes: ClassVar[bool] = False
+    pads: ClassVar[bool] = False
 
     def uses(self, program: TracedKernels) -> list[KernelUses]:
         """Of each kernel."""

@@ -6,8 +6,9 @@ the compiler takes products that do little else with them to be limited by the r
     extra = numbers * `narrow_seconds` / cores              of what is written, on a device
 
 4,096 x 512 and 512 x 512 numbers take 28,608 cycles on v5e in bfloat16, 16,640 in float32, which
-is what the matrix unit is busy for. A product takes the longer of its flops and of its bytes with
-this, so that long sums take no longer. On devices of `narrow_products` only
+is what the matrix unit is busy for. It is part of what a product does beside its flops
+(`automap.cost.kernels.beside_products`), so that long sums take hardly longer, and so is what its
+kernel makes of its result. On devices of `narrow_products` only
 (tests/automap/backends/xla_tpu/test_narrow_results.py).
 
 Of kernels that are no products the registers take as long as the memory does for numbers of four
@@ -38,20 +39,24 @@ class NarrowResultEffect:
 
     n_columns: ClassVar[int] = 1
     passes: ClassVar[bool] = False
+    pads: ClassVar[bool] = False
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
         """Of each product the bytes of a number that it makes."""
         graph, numbers = program.problem.graph, program.numbers
-        return [
-            KernelUses(
-                {
-                    value: (item_bytes,)
-                    for value, item_bytes in _results(graph, kernel)
-                    if numbers.register_seconds(item_bytes)
-                }
-            )
-            for kernel in program.kernels
-        ]
+        result, passed = list[KernelUses](), set[int]()
+        for kernel in program.kernels:
+            product = kernel.op if kernel.product < 0 else kernel.product
+            narrow = {
+                value: (item_bytes,)
+                for value, item_bytes in _results(graph, kernel)
+                if numbers.register_seconds(item_bytes)
+            }
+            # One kernel goes through registers once, however much of it is written.
+            first = [*narrow.items()][:1] if product not in passed else []
+            result.append(KernelUses(dict(first)))
+            passed.update([product] if first else [])
+        return result
 
     def table(self, access: np.ndarray, columns: np.ndarray) -> "NarrowResults":
         """The accesses of such results."""
@@ -80,7 +85,8 @@ class NarrowResults:
 
 def _results(graph: Graph, kernel: Kernel) -> Iterator[tuple[int, int]]:
     """(value, bytes of a number) of what a product's kernel makes, but for stacks."""
-    for access in kernel.writes if graph.ops[kernel.op].opcode in CONTRACTIONS else ():
+    is_product = graph.ops[kernel.op].opcode in CONTRACTIONS or kernel.product >= 0
+    for access in kernel.writes if is_product else ():
         producer = graph.values[access.value].producer
         if producer < 0 or graph.ops[producer].opcode != DYNAMIC_UPDATE_SLICE:
             # As it is in memory: operands of products are rounded there.

@@ -38,6 +38,7 @@ class PaddedArraysEffect:
 
     n_columns: ClassVar[int] = 5 + _MOST_DIMS
     passes: ClassVar[bool] = True
+    pads: ClassVar[bool] = True
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
         """Of each kernel."""

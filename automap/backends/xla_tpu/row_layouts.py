@@ -79,6 +79,7 @@ class RowLayoutEffect:
 
     n_columns: ClassVar[int] = 10
     passes: ClassVar[bool] = False
+    pads: ClassVar[bool] = True
 
     def uses(self, program: TracedKernels) -> list[KernelUses]:
         """Of each kernel; what a scatter adds decides how its table lies."""

@@ -41,6 +41,7 @@ class SpacePartsEffect:
 
     n_columns: ClassVar[int] = 7
     passes: ClassVar[bool] = False
+    pads: ClassVar[bool] = True
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
         """Of each kernel."""

@@ -1,6 +1,7 @@
 """Kernels of a program folded to distinct rows, and their seconds on one device.
 
 `automap.cost.kernels.additions`        scatters on GPUs, whose additions meet
+`automap.cost.kernels.beside_products`  what products' kernels compute of their results
 `automap.cost.kernels.convolutions`     convolutions that a library computes
 `automap.cost.kernels.factorizations`   factorizations of matrices by the library of a GPU
 `automap.cost.kernels.gathers`          gathers in loops that run beside kernels

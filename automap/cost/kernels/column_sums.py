@@ -38,14 +38,14 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from automap.backends import ColumnNumbers
+from automap.backends import Backend, ColumnNumbers
 from automap.cost.kernels.matrix_tiles import FactorSizes, rows_of_copies
 from automap.cost.shardings import Shardings
 from automap.program.problem import Problem
 from hlo_tools.analyses.accesses import Kernel, read_through
 from hlo_tools.analyses.column_kernels import column_kernels, summed_arrays, sums_columns
 from hlo_tools.analyses.fuser import Fuser
-from hlo_tools.analyses.strided_tiles import LARGE_TILE
+from hlo_tools.analyses.strided_tiles import LARGE_TILE, strided_tiles
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import CONVOLUTION, COPY, REDUCTIONS
 from hlo_tools.rules import Rule
@@ -146,6 +146,21 @@ def limit_by_blocks(
     limited = bytes_per_s.copy()
     limited[sums.kernels] = 1 / np.maximum(seconds_per_byte, _LEAST_SECONDS_PER_BYTE)
     return limited
+
+
+def sums_by_blocks(
+    problem: Problem, kernels: Sequence[Kernel], backend: Backend
+) -> tuple[Sequence[ColumnSum | None], Mapping[int, tuple[int, ...]]]:
+    """The sum over rows that each kernel is part of, and of the ops whose kernels hold the same row
+    of several matrices the dimensions of a block's rows.
+    """
+    if backend.column_sums != "by blocks":
+        return [None] * len(kernels), {}
+    # A copy is fused with nothing.
+    fused = [kernel for kernel in kernels if kernel.copied is None]
+    sums = iter(column_sums(problem, fused, backend.fuser))
+    by_kernel = [next(sums) if kernel.copied is None else None for kernel in kernels]
+    return by_kernel, strided_tiles(problem.graph, fused)
 
 
 def column_sums(

@@ -65,8 +65,10 @@ class FactorSizes:
         alone = np.ones((len(kernels), 1), sizes.dtype)
         return cls(kernels, op_row[kernels], np.hstack([sizes[kernels], alone]))
 
-    def local(self, sharding: Shardings) -> np.ndarray:
-        """Their products on a device, [kernels]."""
+    def local(self, sharding: Shardings | None) -> np.ndarray:
+        """Their products on a device, or of the whole, [kernels]."""
+        if sharding is None:
+            return self.sizes.prod(axis=1)
         # Factor -1 of an axis that splits nothing reads the last column.
         factor = sharding.factor_of_axis[self.op_row]
         is_split = np.take_along_axis(self.sizes, factor, axis=1) > 1 if len(factor) else factor > 0
@@ -130,8 +132,10 @@ class Sides:
     examples: FactorSizes
     taps: np.ndarray
 
-    def flops_per_flop(self, sharding: Shardings, tile: int) -> np.ndarray:
-        """How many flops a matrix unit does for each that counts, [kernels]."""
+    def flops_per_flop(self, sharding: Shardings | None, tile: int) -> np.ndarray:
+        """How many flops a matrix unit does for each that counts, on a device or of the whole,
+        [kernels].
+        """
         summed, made, examples = np.ones((3, len(self.taps)))
         which = self.summed.kernels
         summed[which] = padding(self.summed.local(sharding), tile, self.taps[which])

@@ -7,6 +7,8 @@ parts is how many ways the operation's factors are split, bytes are local, e_m a
 efficiencies for matmuls and for the memory accesses of a class of operations (`OP_CLASSES`), gap
 the backend's time between two kernels, launch the least that the device takes for one with its gap.
 A user's own kernel has the flops, and instead of e_m the efficiency, that its rule states.
+Where a product's kernel goes on with its result the shorter one of its two sides is seen in part
+                                                -> in: `automap.cost.kernels.beside_products`
 
 flops   where the backend pads, are those of whole tiles of the matrix unit
         -> in: `automap.cost.kernels.matrix_tiles`
@@ -37,7 +39,7 @@ What is made and read within a phase may stay on the chip and move no bytes: all
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -45,9 +47,10 @@ import numpy as np
 from automap.backends import Backend, ConvolutionNumbers, backend_for
 from automap.backends.effects import KernelWork
 from automap.cost.kernels.beside_memory import with_launches
+from automap.cost.kernels.beside_products import beside
 from automap.cost.kernels.column_sums import limit_by_blocks
 from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flops
-from automap.cost.kernels.matrix_tiles import FactorSizes, Sides
+from automap.cost.kernels.matrix_tiles import ConvolutionSides, FactorSizes, Sides
 from automap.cost.kernels.table import KernelTable
 from automap.cost.kernels.unaligned_rows import RowRates
 from automap.cost.on_chip import off_chip
@@ -96,10 +99,8 @@ class Roofline:
 
     def padding_seconds(self, sharding: Shardings) -> np.ndarray:
         """What whole tiles add to each distinct kernel, beyond what is in them, [kernels]."""
-        # A device whose unit has a side of 1 has no tiles (`Backend.pads`).
-        device = replace(self.topology.device, matmul_tile=1)
-        without = Roofline(self.kernels, replace(self.topology, device=device))
-        return np.maximum(self._busy(sharding)[0] - without._busy(sharding)[0], 0.0)
+        without, _ = self._busy(sharding, is_padded=False)
+        return np.maximum(self._busy(sharding)[0] - without, 0.0)
 
     def least_seconds(self, devices: int) -> np.ndarray:
         """What no sharding over so many devices makes less, of each distinct kernel, [kernels]:
@@ -115,7 +116,7 @@ class Roofline:
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(table.flops))
         peaks = np.array([device.peak_flops_per_s(d) if d else np.inf for d in table.dtype])
         # What is measured of a product may be faster than its bytes say.
-        memory = np.where(np.isinf(peaks), moved / device.hbm_bytes_per_s, 0.0)
+        memory = np.where(np.isinf(peaks), moved / device.hbm_bytes_per_s * self._seen, 0.0)
         flops = table.flops / devices
         if self._backend.convolution_numbers is not None:
             fewer = table.convolutions.kernels[self._on_vectors & (table.convolutions.tiles > 0)]
@@ -141,8 +142,12 @@ class Roofline:
             self.topology.device.launch_seconds,
         )
 
-    def _busy(self, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:
-        """Seconds of each distinct kernel's work, and the bytes that it moves, [kernels]."""
+    def _busy(
+        self, sharding: Shardings, *, is_padded: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of each distinct kernel's work, and the bytes that it moves, [kernels]; without
+        what fills tiles where it is not padded.
+        """
         table, device = self.kernels, self.topology.device
         has_tiles, numbers = self._backend.pads(device), self._backend.tile_numbers
         flops = table.flops / sharding.parts_of_op[table.op_row]
@@ -163,8 +168,9 @@ class Roofline:
                 local_bytes=local,
                 extra_seconds=extra_seconds,
             )
-            for effect in table.effects:
-                effect.add_to(work)
+            for effect, uses in zip(self._backend.effects, table.effects, strict=True):
+                if is_padded or not effect.pads:
+                    uses.add_to(work)
         # `near_bytes` is over the claim that a value has on the chip's memory, so that more than
         # one claim makes its share smaller.
         if device.on_chip_bytes:
@@ -172,7 +178,7 @@ class Roofline:
             local *= np.where(table.near_bytes > 0, share, 1.0)
         fast = device.memory_bytes_per_s("elementwise")
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
-        if has_tiles:
+        if has_tiles and is_padded:
             flops *= self._sides.flops_per_flop(sharding, device.matmul_tile)
             flops *= self._group_flops
         # Zeros of a loop are written at the plain bandwidth up to a size, beyond it like copies.
@@ -193,8 +199,8 @@ class Roofline:
         if library is not None and len(table.convolutions.kernels):
             which = table.convolutions.kernels
             flops[which] = self._convolution_flops(flops[which], sharding, library)
-        memory = moved / bytes_per_s + extra_seconds
-        return np.maximum(flops / self._flops_per_s, memory), moved
+        memory = (moved / bytes_per_s + extra_seconds) * self._seen
+        return beside(flops / self._flops_per_s, memory, self._beside), moved
 
     def _unaligned(self, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:
         """(numbers of the products, what each takes at least for its rows)."""
@@ -231,6 +237,23 @@ class Roofline:
         sizes = table.local_sizes(self.kernels.op_row, sharding)
         rates = self._flops_per_s[table.kernels]
         return library_flops(flops, sizes, self._on_vectors, numbers, self.topology.device, rates)
+
+    @cached_property
+    def _seen(self) -> np.ndarray:
+        """The share of what each kernel moves that is seen beside the product whose kernel does it,
+        1 of others, [kernels].
+        """
+        held, device = self.kernels.held, self.topology.device
+        rates = {d: device.peak_flops_per_s(d) * device.matmul_efficiency for d in {*held.dtype}}
+        seen = np.ones(len(self.kernels.flops))
+        seen[held.kernels] = held.seen(device, rates, self._beside)
+        return seen
+
+    @property
+    def _beside(self) -> float:
+        """The share of a product's shorter side that is seen; 0 without tiles."""
+        backend, device = self._backend, self.topology.device
+        return backend.tile_numbers.product_beside if backend.pads(device) else 0.0
 
     @cached_property
     def _row_rates(self) -> RowRates:
@@ -289,7 +312,11 @@ class Roofline:
             d: device.peak_flops_per_s(d) if d else np.inf for d in set(self.kernels.dtype)
         }
         stated = self.kernels.efficiency
-        reached = np.where(stated > 0, stated, device.matmul_efficiency)
+        own = np.full(len(stated), device.matmul_efficiency)
+        if self._backend.pads(device):
+            is_plain = [ConvolutionSides.build(shape).made >= 0 for shape in self.kernels.shape]
+            own[is_plain] *= self._backend.tile_numbers.convolution_share
+        reached = np.where(stated > 0, stated, own)
         return np.array([peaks[d] for d in self.kernels.dtype]) * reached
 
     @cached_property

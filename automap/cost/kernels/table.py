@@ -4,7 +4,7 @@
 Two kernels are one row if under every plan they do the same: equal op row, FLOPs, accesses.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,12 +13,13 @@ from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKernels
 from automap.cost.kernels.additions import Addition, Additions, addition
 from automap.cost.kernels.beside_memory import is_launched, on_chip_claims, register_pass
+from automap.cost.kernels.beside_products import HeldWork, HostProduct, Hosts
 from automap.cost.kernels.column_sums import (
     ColumnSum,
     ColumnSums,
     StridedTiles,
     block_sizes,
-    column_sums,
+    sums_by_blocks,
 )
 from automap.cost.kernels.convolutions import Convolution, Convolutions, library_convolution
 from automap.cost.kernels.factorizations import (
@@ -29,7 +30,9 @@ from automap.cost.kernels.factorizations import (
 from automap.cost.kernels.loop_fills import is_fill
 from automap.cost.kernels.matrix_tiles import (
     ConvolutionSides,
+    FactorSizes,
     GroupTiles,
+    Sides,
     TiledSides,
     tiled_sides,
 )
@@ -44,13 +47,14 @@ from automap.program.problem import Problem
 from automap.program.work import rate_dtype
 from automap.topology.model import OP_CLASSES, OpClass
 from hlo_tools.analyses.accesses import Access, Kernel
-from hlo_tools.analyses.strided_tiles import strided_tiles
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import CONTRACTIONS, COPY, LOOP_ENTER
 from hlo_tools.rules import Rule
 
 
 _NOTHING = (Operand(), Operand())
+# Of most generations: only what is hidden beside products hangs on it.
+_TILE = 128
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ class KernelTable:
     `on_core` what they do within the cores, `convolutions` those that a library computes,
     `product_rows` the rows of products, where those that are not aligned are slower, `additions`
     scatters that add atomically, `factorizations` those of matrices, `relaid` copies of operands to
-    another order, `strided` tiles whose block may hold the same row of many matrices.
+    another order, `strided` tiles whose block may hold the same row of many matrices, `held` what
+    products do besides.
 
     Of a ring of the product (`automap.cost.kernels.ring_operands`), [2, kernels], of its operands:
     `written_bytes` that it writes before it begins, `written_factors` the bit masks of the factors
@@ -113,6 +118,7 @@ class KernelTable:
     factorizations: Factorizations
     relaid: RelaidCopies
     strided: StridedTiles
+    held: HeldWork
 
     def moved_bytes(self, parts_of_value: np.ndarray) -> np.ndarray:
         """Bytes that each kernel reads and writes on a device, float [kernels]; parts by value
@@ -148,6 +154,7 @@ class _Key:
     factorization: BatchedFactorization | None
     relaid: DecidingDims | None
     block_sizes: tuple[int, ...]
+    host: HostProduct | None
 
 
 def _effect_keys(
@@ -192,17 +199,14 @@ def kernel_table(
     operands = Operands(problem.graph, n_bytes, numbers)
     near = [round(n / claim) if claim else 0 for n, claim in zip(n_bytes, claims, strict=True)]
     program = TracedKernels(problem, kernels, rows, numbers)
-    by_blocks, strided = _sums_by_blocks(problem, kernels, backend)
+    by_blocks, strided = sums_by_blocks(problem, kernels, backend)
     larger = larger_products(problem.graph) if backend.merged_product_bytes else {}
     touched = [effect.uses(program) for effect in backend.effects]
+    hosts = Hosts.build(problem.graph, kernels)
     # Kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
         uses = [by_kernel[number] for by_kernel in touched]
-        accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
-        # A cell of a search has the rows of all that its kernels access: of what decides how
-        # arrays lie, too.
-        for use in uses:
-            accessed.extend(Access(v, 0) for v in use.deciding - {a.value for a in accessed})
+        accessed = _accessed(kernel, uses)
         op, rule = kernel.work(problem.graph), problem.linkage.rules[kernel.op]
         # Of products only, whose sums may be scattered.
         product = op.outputs[0] if op.opcode in CONTRACTIONS else None
@@ -211,8 +215,9 @@ def kernel_table(
             sides[side] = tiled_sides(op, rule, shape)
         kernel_class = _kernel_class(problem, op, kernel, backend)
         passed = register_pass(problem.graph, kernel, kernel_class, n_bytes, backend)
-        # Of what is there before, the memory on the chip helps products alone.
-        held = kernel.writes if product is None else accessed
+        # Of what is there before, the memory on the chip helps products' kernels alone.
+        is_apart = product is None and kernel.product < 0
+        held = kernel.writes if is_apart else accessed
         key = _Key(
             ops[kernel.op],
             shape,
@@ -240,6 +245,7 @@ def kernel_table(
             *_special_work(problem.graph, op, rule, shape, backend),
             deciding_dims(problem.graph, kernel),
             block_sizes(op, rule, strided.get(kernel.op, ())),
+            hosts.host(kernel.product),
         )
         # Python's dict keeps the order in which rows came up, which sums of seconds follow.
         row = index.setdefault(key, len(index))
@@ -247,7 +253,18 @@ def kernel_table(
             counts.append(0)
         counts[row] += op.trip_count
         row_of_kernel.append(row)
+        hosts.row_by_op.setdefault(kernel.op, row)
     return _columns(list(index), counts, backend), row_of_kernel
+
+
+def _accessed(kernel: Kernel, uses: Sequence[KernelUses]) -> list[Access]:
+    """What a kernel moves, and what else decides what effects do to it."""
+    accessed = [a for a in (*kernel.reads, *kernel.writes) if a.n_bytes]
+    # A cell of a search has the rows of all that its kernels access: of what decides how arrays
+    # lie, too.
+    for use in uses:
+        accessed.extend(Access(v, 0) for v in use.deciding - {a.value for a in accessed})
+    return accessed
 
 
 def _shape(
@@ -259,21 +276,6 @@ def _shape(
     return replace(shape, merged_in=larger) if shape.kind else shape
 
 
-def _sums_by_blocks(
-    problem: Problem, kernels: Sequence[Kernel], backend: Backend
-) -> tuple[Sequence[ColumnSum | None], Mapping[int, tuple[int, ...]]]:
-    """The sum over rows that each kernel is part of, and of the ops whose kernels hold the same row
-    of several matrices the dimensions of a block's rows.
-    """
-    if backend.column_sums != "by blocks":
-        return [None] * len(kernels), {}
-    # A copy is fused with nothing.
-    fused = [kernel for kernel in kernels if kernel.copied is None]
-    sums = iter(column_sums(problem, fused, backend.fuser))
-    by_kernel = [next(sums) if kernel.copied is None else None for kernel in kernels]
-    return by_kernel, strided_tiles(problem.graph, fused)
-
-
 def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTable:
     traffic = [(k, *access) for k, key in enumerate(keys) for access in key.access]
     accesses = np.array(traffic, np.int64).reshape(-1, 4)
@@ -283,12 +285,23 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         for side, factors in enumerate(key.sides):
             for factor in factors:
                 side_sizes[side, k, factor] = key.sizes[factor]
+    op_row = np.array([k.op_row for k in keys], np.int64)
+    flops = np.array([k.flops for k in keys], float)
+    taps = np.array([ConvolutionSides.build(k.shape).taps for k in keys], np.int64)
+    groups = GroupTiles.build(
+        [k.shape for k in keys],
+        [k.flops for k in keys],
+        backend.tile_numbers.group_gradient_share,
+    )
+    sides = Sides(*(FactorSizes.build(sizes, op_row) for sizes in side_sizes), taps=taps)
+    padded = flops * sides.flops_per_flop(None, _TILE)
+    padded *= groups.flops_per_flop(_TILE, backend.tile_numbers.group_tile_parts)
     rank = max((len(key.product_sizes) for key in keys), default=0)
     product_sizes = np.ones((len(keys), rank), np.int64)
     for k, key in enumerate(keys):
         product_sizes[k, : len(key.product_sizes)] = key.product_sizes
     return KernelTable(
-        op_row=np.array([k.op_row for k in keys], np.int64),
+        op_row=op_row,
         shape=tuple(k.shape for k in keys),
         product_edge=np.array([k.product_edge for k in keys], np.int64),
         product_row=np.array([k.product_row for k in keys], np.int64),
@@ -301,13 +314,9 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         is_fill=np.array([k.is_fill for k in keys], bool),
         is_launched=np.array([k.is_launched for k in keys], bool),
         side_sizes=side_sizes,
-        taps=np.array([ConvolutionSides.build(k.shape).taps for k in keys], np.int64),
-        groups=GroupTiles.build(
-            [k.shape for k in keys],
-            [k.flops for k in keys],
-            backend.tile_numbers.group_gradient_share,
-        ),
-        flops=np.array([k.flops for k in keys], float),
+        taps=taps,
+        groups=groups,
+        flops=flops,
         efficiency=np.array([k.efficiency for k in keys], float),
         dtype=tuple(k.shape.dtype for k in keys),
         count=np.array(counts, np.int64),
@@ -325,6 +334,7 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         factorizations=Factorizations.build([k.factorization for k in keys]),
         relaid=RelaidCopies.build([k.relaid for k in keys]),
         strided=StridedTiles.build([k.block_sizes for k in keys]),
+        held=HeldWork.build([k.host for k in keys], padded, [k.shape.dtype for k in keys]),
     )
 
 

@@ -247,6 +247,7 @@ class CopiedCells:
             factorizations=table.factorizations.select(which, len(table.op_row)),
             relaid=table.relaid.select(which, len(table.op_row)),
             strided=table.strided.select(which, len(table.op_row)),
+            held=table.held.select(which, len(table.op_row)),
         )
 
     @cached_property

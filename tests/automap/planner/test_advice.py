@@ -132,6 +132,7 @@ def test_inference_has_nothing_to_rematerialize():
     assert_fits(smaller, limit_bytes)
 
 
+@pytest.mark.slow
 def test_state_that_is_too_large_on_all_devices_says_how_many_it_needs():
     step = mlp_tiny(batch=16)
     state = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(step[1][0]))
@@ -165,6 +166,7 @@ def test_a_table_that_no_axis_divides_is_to_be_padded():
     assert "pad " not in refused(make_step(50_260), 0.5 * least_bytes(make_step(50_260)))
 
 
+@pytest.mark.slow
 def test_what_was_asked_for_is_named_where_it_is_in_the_way():
     step = decoder()
     least = find(trace_step(*step), FOUR, options(1.0)).context.best_per_preset

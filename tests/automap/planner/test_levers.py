@@ -112,6 +112,7 @@ def test_a_step_fits_that_does_not_without(loss):
                 assert outcome.best.estimate.step_seconds <= preset.estimate.step_seconds
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_used_up_says_where_the_time_went():
     workload = trace_step(_step(_scanned), _arguments(), platform="tpu")
     options, topology = _limited(workload, 0.7)
@@ -128,6 +129,7 @@ def test_a_budget_that_is_used_up_says_where_the_time_went():
     )
 
 
+@pytest.mark.slow
 def test_no_choice_is_begun_when_time_is_up_after_microbatches(monkeypatch):
     workload = trace_step(_step(_scanned), _arguments(), platform="tpu")
     seconds, tried = [0.0], []

@@ -88,6 +88,7 @@ def test_nothing_is_computed_again_where_the_options_do_not_allow_it(workload, l
     assert list(dict(policy_outcomes(workload, parts, options))) == [ALL]
 
 
+@pytest.mark.slow
 def test_presets_that_do_not_divide_the_batch_are_left_out():
     step = trace_step(*gpt_tiny(layers="scanned", batch=3), platform="cuda", target="gpt")
     alone = replace(OPTIONS, levers=(), preset="megatron")
@@ -146,6 +147,7 @@ def test_the_fastest_by_the_compiler_is_taken_be_it_a_policys(
     assert taken.plan.endswith(chosen) and _kept(plan) == kept.get(chosen, own)
 
 
+@pytest.mark.slow
 def test_where_no_plan_of_the_search_fits_a_policys_is_taken(workload, levered, monkeypatch):
     full = _kept(dict(policy_outcomes(workload, levered, OPTIONS))[FULL])
     plan = _refined(workload, levered, monkeypatch, fits=lambda kept: kept == full)

@@ -34,7 +34,7 @@ MODELS = {"mlp": (mlp, mlp.mlp_tiny), "gpt": (gpt, gpt.gpt_tiny)}
     ],
 )
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("n_steps", [1, 3])
+@pytest.mark.parametrize("n_steps", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_loop_of_steps(name, preset, n_steps):
     module, tiny = MODELS[name]
     step, args = tiny()

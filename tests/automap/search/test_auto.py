@@ -184,6 +184,7 @@ def test_it_walks_where_the_proof_is_left_open():
     assert with_walks.fitting_seconds <= without.fitting_seconds < math.inf
 
 
+@pytest.mark.slow
 def test_a_brief_search_that_is_searched_on_is_the_whole_one():
     problem = problem_of(*decoder(layers=2))
     known = search_context(problem, "v5e:2x4", 1.0)

@@ -79,7 +79,10 @@ def test_after_a_refusal_the_search_goes_on_with_less(planned, monkeypatch):
     assert plan.predicted.fits and not plan.predicted.unsure
 
 
-@pytest.mark.parametrize("ratio", [0.9, 1.0, 1.01])
+@pytest.mark.parametrize(
+    "ratio",
+    [pytest.param(0.9, marks=pytest.mark.slow), 1.0, pytest.param(1.01, marks=pytest.mark.slow)],
+)
 def test_a_plan_that_is_refused_is_never_returned(planned, monkeypatch, ratio):
     # A compiler may refuse for another reason than the bytes that it says.
     try:

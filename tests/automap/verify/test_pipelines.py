@@ -75,6 +75,7 @@ def _peaks(planned, step, schedule):
     return listing, peak_bytes(listing, [_answer(p) for p in listing.programs])
 
 
+@pytest.mark.slow
 def test_gpipe_holds_what_its_microbatches_in_flight_are_more(planned, step):
     """Of a middle stage, tanh(x @ w + b), a microbatch in flight is what entered and what left:
     1F1B has S - s of them, GPipe all.
@@ -192,6 +193,7 @@ def test_after_a_refusal_the_search_goes_on_with_less(planned, listed, monkeypat
     assert limits[1] == (peak - 1) / 2
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_is_never_confirmed_is_not_returned(planned, listed, monkeypatch):
     with pytest.raises(InfeasiblePlanError, match="none of 2 plans: stage 0 needs 1 GiB, stage 1"):
         _confirmed(planned, listed, monkeypatch, [(False, 2**30)] * 2, top=2)

@@ -68,7 +68,7 @@ def _constants(make):
 
 
 @given(st.integers(2, 6), st.lists(st.sampled_from(sorted(STEPS)), max_size=6))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_what_is_known_is_right(size, names):
     def make():
         x = lax.iota(jnp.int32, size)

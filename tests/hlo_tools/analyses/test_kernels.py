@@ -231,12 +231,6 @@ def test_a_value_is_made_again_where_all_users_move_less_so(n_sources, n_users):
         assert (made in written) == is_kept
 
 
-def test_a_product_that_others_use_too_is_written():
-    graph = step_graph(lambda a, b: (jnp.tanh(a @ b), (a @ b).sum()), (8, 16), (16, 4))
-    made = _kernels(graph, "tpu")
-    assert "dot" in [graph.ops[k.op].opcode for k in made if k.writes]
-
-
 def test_zeros_that_a_loop_adds_to_are_written_before_it():
     def step(weights, x):
         def loss(w):

@@ -61,3 +61,58 @@ def test_a_product_goes_on_with_what_other_kernels_have_made_before_it(is_before
     (weighed,) = [k for k in _kernels(graph, "tpu") if graph.ops[k.op].opcode == "multiply"]
     # Behind the softmax the kernel of the product is over: another one has to weigh its result.
     assert weighed.joins == is_before
+
+
+@pytest.mark.parametrize(
+    ("use", "is_written"),
+    [
+        # The product's kernel sums too, and writes in any order of dimensions.
+        (lambda made: made.sum(), False),
+        (lambda made: made.T + 1, False),
+        # Other kernels read it.
+        (lambda made: made.T @ made, True),
+        (jnp.sort, True),
+        (lambda made: made / made.sum(), True),
+    ],
+)
+def test_a_product_is_written_if_other_kernels_use_it(use, is_written):
+    def step(a, b):
+        made = a @ b
+        return jnp.tanh(made), use(made)
+
+    graph = step_graph(step, (8, 16), (16, 4))
+    product = next(op.outputs[0] for op in graph.ops if op.opcode == "dot")
+    written = {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
+    assert (product in written) == is_written
+
+
+@pytest.mark.parametrize("order", ["bgnqk", "bgqnk", "bgkqn"])
+def test_scores_of_grouped_queries_are_normalized_by_their_product_in_any_order(order):
+    """Four queries read one key, and the scores are put in another order of dimensions."""
+
+    def step(q, k):
+        scores = jnp.einsum(f"bqgnc,bkgc->{order}", q, k)
+        return jnp.exp(scores - scores.max(-1, keepdims=True)).sum(-1)
+
+    made = _kernels(step_graph(step, (2, 16, 2, 4, 8), (2, 16, 2, 8)), "tpu")
+    sums = [kernel for kernel in made if kernel.joins]
+    assert sums and all(kernel.product >= 0 for kernel in sums)
+    # The product, the maxima of its rows, what is taken from them, and the sums.
+    assert not [
+        kernel
+        for kernel in made
+        if kernel.reads and kernel.joins and any(access.n_bytes for access in kernel.reads)
+    ]
+
+
+def test_what_a_products_kernel_has_read_is_at_hand_for_all_that_it_does():
+    def step(a, b, c):
+        made = a @ b
+        return made * c, made + c
+
+    graph = step_graph(step, (8, 16), (16, 4), (8, 4))
+    read = [access for kernel in _kernels(graph, "tpu") for access in kernel.reads]
+    assert sorted(access.n_bytes for access in read if access.value == graph.inputs[2]) == [
+        0,
+        4 * 8 * 4,
+    ]

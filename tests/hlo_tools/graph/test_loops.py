@@ -24,7 +24,7 @@ def _dots(graph: Graph) -> set[int]:
     return {op.trip_count for op in graph.ops if op.opcode == "dot"}
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(start=st.integers(-5, 5), trips=st.integers(0, 20), step=st.integers(1, 7))
 @example(start=0, trips=4, step=2)
 def test_counters_that_go_by_any_step(start, trips, step):

@@ -83,14 +83,15 @@ def test_a_stack_that_is_filled_by_itself_takes_what_the_compiler_says(
 
 
 @pytest.mark.parametrize("stacked", [_stream, _gelu])
-def test_what_a_product_makes_is_stacked_for_its_bytes(stacked):
+def test_what_a_product_makes_is_stacked_for_its_bytes_at_most(stacked):
     topology = get_topology("v5e:2x2")
     written = 2 * ROWS * WIDTH / topology.device.memory_bytes_per_s("elementwise")
     seconds, as_heads = (
         kernel_seconds(each, "bfloat16", "v5e:2x2", "dynamic-update-slice")
         for each in (stacked, _heads)
     )
-    assert seconds == pytest.approx(written)
+    # Part of it while the product is at work.
+    assert written / 2 < seconds <= written
     assert seconds < as_heads / 3
 
 

@@ -82,6 +82,7 @@ def test_bounds_and_masks_equal_brute_force(seed, schedule, stages, transfers, m
         state = next_state(arrays, state, int(point), int(unit))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(seed=SEEDS, schedule=LEARNT_SCHEDULES, stages=st.integers(2, 5))
 def test_a_path_by_chance_ends_no_worse_than_the_best_division_known_at_its_start(

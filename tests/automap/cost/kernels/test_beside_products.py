@@ -1,0 +1,132 @@
+"""What products' kernels compute besides: what libtpu 0.0.51 gives them, and closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from automap.cost.kernels.beside_products import (
+    HeldWork,
+    HostProduct,
+    beside,
+    summed_over_batch,
+)
+from automap.cost.tables import build_tables
+from automap.topology import get_topology
+from scripts.compare_measured import predicted_alone
+from tests.steps import problem_of
+
+
+ROWS = 4096
+DEVICE = get_topology("v5e:1x1").device
+
+
+def _tanh(made, z):
+    return jnp.tanh(made)
+
+
+def _multiplied(made, z):
+    return made * z
+
+
+def _transposed(made, z):
+    return made.T * z
+
+
+def _twice(made, z):
+    return made * z, made + z
+
+
+def _adam(made, p, m, v):
+    m, v = 0.9 * m + 0.1 * made, 0.99 * v + 0.01 * made * made
+    return p - m / (jnp.sqrt(v) + 1e-8), m, v
+
+
+def _summed(made, z):
+    return (made * z).sum(0)
+
+
+# Microseconds with sums over 256, 1,024 and 4,096 terms (v5e, cycles by the clock, 2026-11-30).
+COMPILED = {
+    ("float32", _tanh): (118.8, 195.7, 735.3),
+    ("float32", _multiplied): (224.2, 257.8, 758.0),
+    ("float32", _transposed): (227.5, 267.4, 791.3),
+    ("float32", _twice): (322.7, 368.1, 810.0),
+    ("float32", _adam): (632.8, 688.0, 911.8),
+    ("float32", _summed): (214.1, 257.8, 758.0),
+    ("bfloat16", _tanh): (159.5, 198.2, 720.6),
+    ("bfloat16", _multiplied): (208.9, 235.4, 722.9),
+    ("bfloat16", _transposed): (211.3, 241.7, 724.7),
+    ("bfloat16", _twice): (262.2, 287.1, 725.0),
+    ("bfloat16", _adam): (416.0, 448.2, 758.0),
+}
+
+
+@pytest.mark.parametrize(("dtype", "use"), COMPILED)
+def test_products_with_what_is_made_of_them_take_what_the_compiler_says(dtype, use):
+    n_others = use.__code__.co_argcount - 1
+    other = jax.ShapeDtypeStruct((ROWS, ROWS), dtype)
+    for terms, microseconds in zip((256, 1024, 4096), COMPILED[dtype, use], strict=True):
+
+        def step(x, w, *others):
+            return use(x @ w, *others)
+
+        x = jax.ShapeDtypeStruct((ROWS, terms), dtype)
+        w = jax.ShapeDtypeStruct((terms, ROWS), dtype)
+        predicted = predicted_alone(step, (x, w, *[other] * n_others), get_topology("v5e:1x1"))
+        assert predicted.step_seconds * 1e6 == pytest.approx(microseconds, rel=0.1)
+
+
+def test_gradients_are_summed_before_they_are_used():
+    def step(w, x):
+        gradient = jax.grad(lambda w: ((x @ w) ** 2).sum())(w)
+        return w - 0.1 * gradient
+
+    problem = problem_of(step, [jax.ShapeDtypeStruct(d, "float32") for d in ((8, 4), (64, 8))])
+    dots = [op for op in problem.graph.ops if op.opcode == "dot"]
+    assert [dot.outputs[0] in summed_over_batch(problem) for dot in dots] == [False, True]
+    # So that the update is a kernel of its own, which reads what they have summed.
+    kernels = build_tables(problem, "tpu").program.kernels
+    update = next(k for k in kernels if problem.graph.ops[k.op].outputs[0] in problem.graph.outputs)
+    assert not update.joins
+    assert dots[1].outputs[0] in [access.value for access in update.reads]
+
+
+def _held(flops, own_bytes, held_bytes):
+    host = HostProduct(0, own_bytes, held_bytes)
+    return HeldWork.build([None, host], np.array([flops, 0.0]), ["bf16", ""])
+
+
+@pytest.mark.parametrize(
+    ("busy", "own", "held", "seen"),
+    [
+        # The unit is done before its own bytes are: nothing is hidden.
+        (1.0, 2.0, 4.0, 1.0),
+        # It works as long as all is moved, or longer.
+        (6.0, 2.0, 4.0, 0.05),
+        (9.0, 2.0, 4.0, 0.05),
+        # Half of what is moved besides finds it at work.
+        (4.0, 2.0, 4.0, 0.525),
+    ],
+)
+def test_what_is_moved_beside_a_product_is_seen_as_far_as_it_is_done(busy, own, held, seen):
+    bytes_per_s = DEVICE.memory_bytes_per_s("product")
+    work = _held(busy * 1e12, own * bytes_per_s, held * bytes_per_s)
+    assert work.seen(DEVICE, {"bf16": 1e12}, 0.05).tolist() == pytest.approx([seen])
+    assert work.kernels.tolist() == [1]
+
+
+def test_the_rows_of_a_product_and_of_what_it_does_add_up_to_its_kernel():
+    """The law is one of whole kernels; rows share it."""
+    bytes_per_s = DEVICE.memory_bytes_per_s("product")
+    for busy in (1.0, 3.0, 4.5, 8.0):
+        work = _held(busy * 1e12, 2 * bytes_per_s, 4 * bytes_per_s)
+        (seen,) = work.seen(DEVICE, {"bf16": 1e12}, 0.05).tolist()
+        product, kernel = (beside(np.array([busy]), np.array([m]), 0.05)[0] for m in (2.0, 6.0))
+        assert product + 4 * seen == pytest.approx(kernel, rel=0.05)
+
+
+def test_copied_rows_keep_their_product():
+    work = _held(1e12, 5.0, 7.0).select(np.array([1, 0, 1]), 2)
+    assert (work.kernels.tolist(), work.held_bytes.tolist()) == ([0, 2], [7.0, 7.0])
+    assert work.dtype == ("bf16", "bf16")
