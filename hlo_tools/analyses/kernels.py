@@ -107,8 +107,6 @@ def _each(
         stored[value] = value in kept
     sources = Sources(graph, stored, n_bytes, fuser)
     result, rounded = list[Kernel](), set[int]()
-    # What the kernel of each product has read, which it has at hand for all that it does.
-    read: defaultdict[int, set[int]] = defaultdict(set)
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:
             result.extend(_prepared(graph, index, n_bytes, rounded))
@@ -124,10 +122,6 @@ def _each(
         reads = sources.whole(sources.parts(op, positions))
         product = in_products.get(index, product_that_does(op, by_products))
         is_joined = product >= 0
-        if is_joined or op.opcode in CONTRACTIONS:
-            known = read[product if is_joined else index]
-            reads = {v: 0 if v in known else n for v, n in reads.items()}
-            known.update(reads)
         is_in_place = any(graph.varies[v] for v in op.inputs[:1])
         part = part_of_result(n_bytes, op) if is_in_place else WHOLE
         result.append(

@@ -105,14 +105,19 @@ def test_scores_of_grouped_queries_are_normalized_by_their_product_in_any_order(
     ]
 
 
-def test_what_a_products_kernel_has_read_is_at_hand_for_all_that_it_does():
-    def step(a, b, c):
-        made = a @ b
-        return made * c, made + c
+@pytest.mark.parametrize(("is_turned", "is_part"), [(False, True), (True, False)])
+def test_a_stack_in_another_order_is_filled_by_a_kernel_of_its_own(is_turned, is_part):
+    def step(x, weights):
+        def layer(h, w):
+            made = h @ w + 1
+            return jnp.tanh(h), made.T if is_turned else made
 
-    graph = step_graph(step, (8, 16), (16, 4), (8, 4))
-    read = [access for kernel in _kernels(graph, "tpu") for access in kernel.reads]
-    assert sorted(access.n_bytes for access in read if access.value == graph.inputs[2]) == [
-        0,
-        4 * 8 * 4,
+        return jax.lax.scan(layer, x, weights)[1]
+
+    graph = step_graph(step, (ROWS, WIDTH), (3, WIDTH, WIDTH))
+    (stack,) = [
+        kernel
+        for kernel in _kernels(graph, "tpu")
+        if graph.ops[kernel.op].opcode == "dynamic-update-slice"
     ]
+    assert (stack.product >= 0) == stack.joins == is_part
