@@ -297,7 +297,7 @@ class SameWork:
                 else f"{what} would take {times}: search longer"
             )
         elif not undivided and not space.candidates:
-            yield "no dimension of several elements is multiplied or looked up in"
+            yield "nothing is computed over a dimension of several elements"
 
     def _others(self, axes: list[str]) -> Iterator[tuple[float, str]]:
         """Seconds of a step of the plan with one class more on one of the axes, where it fits."""
