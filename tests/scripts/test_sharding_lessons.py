@@ -21,6 +21,7 @@ from automap.search.agent.play import (
     mesh_starts,
 )
 from automap.search.exhaustive import exhaustive
+from automap.search.presets import price_presets
 from rl.checkpoint import Checkpoint, save
 from scripts.nearest_lesson import NearestPlayer
 from scripts.sharding_lessons import GAME_MOVES, NEAR, Game, MovesEnv, RollOuts, worths
@@ -108,13 +109,20 @@ def test_the_nearest_player_says_what_a_lesson_said_of_the_same_move(tmp_path):
     assert player.ranked(context, seen, starts)[0] is starts[-1]
 
 
-def games(count):
-    """Games of one problem with other numbers."""
-    contexts = [
+def contexts(count):
+    """Searches of one problem that have priced the presets."""
+    made = [
         search_context(*mlp(batch=4096, width=1024, hidden=4096), topology="v5e:2x2")
         for _ in range(count)
     ]
-    return [Game(context, number) for number, context in enumerate(contexts)]
+    for context in made:
+        price_presets(context)
+    return made
+
+
+def games(count):
+    """Games of one problem with other numbers."""
+    return [Game(context, number) for number, context in enumerate(contexts(count))]
 
 
 def test_rewards_of_a_game_add_up_to_what_the_cost_falls_by():
@@ -154,10 +162,9 @@ def test_games_go_on_where_they_were():
 def test_roll_outs_are_those_of_the_agent():
     moves = load_weights(MOVES_SHIPPED, MOVES_FORMAT)
     meshes = load_weights(MESHES_SHIPPED, MESHES_FORMAT)
-    again, played = games(1), games(2)
+    (context,), played = contexts(1), games(2)
     roll_outs = RollOuts(played, meshes)
     costs = roll_outs.costs(moves, [0, 1])
-    context = again[0].is_reset()
     reached = first_roll_out(context, Player(moves, meshes))
     assert reached is not None
     assert costs == pytest.approx([context.objective.cost(reached.estimate)] * 2)
