@@ -62,9 +62,8 @@ def _counted(linkage: Linkage, class_of_group: np.ndarray) -> list[tuple[float, 
     """
     iterating = [*_operations(linkage, class_of_group, ITERATING)]
     by_element = [*_operations(linkage, class_of_group, _BY_ELEMENT)]
-    totals = (sum(count for count, _ in each) for each in (iterating, by_element))
-    most, others = totals
-    return iterating if most >= others else [*iterating, *by_element]
+    is_less = sum(count for count, _ in iterating) < sum(count for count, _ in by_element)
+    return [*iterating, *by_element] if is_less else iterating
 
 
 def _operations(
@@ -78,16 +77,16 @@ def _operations(
         if op.opcode not in opcodes:
             continue
         # A look-up makes no FLOPs, but its copies are divided by a split as products are.
-        largest = op.inputs[:1] if op.opcode in REDUCTIONS else op.outputs[:1]
-        numbers = sum(math.prod(graph.values[v].dims) for v in largest)
+        (largest,) = (op.inputs if op.opcode in REDUCTIONS else op.outputs)[:1] or (None,)
+        numbers = 0 if largest is None else math.prod(graph.values[largest].dims)
         row = classes[index]
         # Most ops have a row that was seen before; `np.unique` is slow on short arrays.
         key = row.tobytes()
         present = classes_by_row.get(key)
         if present is None:
             present = classes_by_row[key] = tuple(c for c in np.unique(row).tolist() if c >= 0)
-        is_flops = opcodes is ITERATING
-        yield op.trip_count * float((is_flops and flops(graph, op, rule)) or numbers), present
+        counted = flops(graph, op, rule) if op.opcode in ITERATING else 0
+        yield op.trip_count * float(counted or numbers), present
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,22 +93,26 @@ def used_at_hand(
     graph: Graph, stored: Sequence[bool], products: Mapping[int, int], stacks: Mapping[int, int]
 ) -> Iterator[int]:
     """Results of products that only their own kernels use, by what they have at hand of which
-    `products`, and by the `stacks` that they fill: these are not written.
+    `products`, and by the `stacks` that they fill: these are not written, where something as large
+    is in their place. What is summed alone takes as long as if it were written.
     """
     outputs = frozenset(graph.outputs)
     for index, op in enumerate(graph.ops):
         (value,) = op.outputs[:1] or (_NONE,)
         if op.opcode not in CONTRACTIONS or value not in products or value in outputs:
             continue
-        todo, is_used_here = [value], True
+        todo, seen, is_used_here, is_replaced = [value], {value}, True, False
         while todo and is_used_here:
             for user in graph.users[todo.pop()]:
                 (made,) = graph.ops[user].outputs[:1] or (_NONE,)
                 own = product_that_does(graph.ops[user], products)
                 is_used_here &= stacks.get(user, own) == index
-                if made != _NONE and not stored[made]:
+                is_sum = graph.ops[user].opcode in REDUCTIONS
+                is_replaced |= made != _NONE and stored[made] and not is_sum
+                if made != _NONE and not stored[made] and made not in seen:
+                    seen.add(made)
                     todo.append(made)
-        if is_used_here:
+        if is_used_here and is_replaced:
             yield value
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from automap.backends import backend_for
 from hlo_tools.analyses.kernels import kernels
+from hlo_tools.analyses.product_kernels import at_hand, used_at_hand
 from hlo_tools.analyses.widths import stored_bytes
 from tests.hlo_tools.graphs import step_graph
 
@@ -97,12 +98,8 @@ def test_scores_of_grouped_queries_are_normalized_by_their_product_in_any_order(
     made = _kernels(step_graph(step, (2, 16, 2, 4, 8), (2, 16, 2, 8)), "tpu")
     sums = [kernel for kernel in made if kernel.joins]
     assert sums and all(kernel.product >= 0 for kernel in sums)
-    # The product, the maxima of its rows, what is taken from them, and the sums.
-    assert not [
-        kernel
-        for kernel in made
-        if kernel.reads and kernel.joins and any(access.n_bytes for access in kernel.reads)
-    ]
+    # Maxima, and sums of what is less by them, read nothing: the product has made it.
+    assert not any(access.n_bytes for kernel in sums for access in kernel.reads)
 
 
 @pytest.mark.parametrize(("is_turned", "is_part"), [(False, True), (True, False)])
@@ -121,3 +118,30 @@ def test_a_stack_in_another_order_is_filled_by_a_kernel_of_its_own(is_turned, is
         if graph.ops[kernel.op].opcode == "dynamic-update-slice"
     ]
     assert (stack.product >= 0) == stack.joins == is_part
+
+
+def test_what_is_used_twice_again_and_again_is_looked_at_once():
+    """Each line doubles the ways from the product to its result; all of them would take years."""
+
+    def step(a, b):
+        made = a @ b
+        for _ in range(60):
+            made = jnp.sin(made) * jnp.cos(made)
+        return made
+
+    graph = step_graph(step, (8, 16), (16, 4))
+    product = next(op.outputs[0] for op in graph.ops if op.opcode == "dot")
+    # Nothing is stored but the result, so that all ways are open.
+    stored = [value in graph.outputs for value in range(len(graph.values))]
+    products = at_hand(graph, backend_for("tpu").fuser)
+    assert [*used_at_hand(graph, stored, products, {})] == [product]
+
+
+def test_a_product_that_is_summed_alone_takes_as_long_as_if_it_were_written():
+    def step(a, b):
+        made = a @ b
+        return made.max(), (made * made).sum()
+
+    graph = step_graph(step, (8, 16), (16, 4))
+    product = next(op.outputs[0] for op in graph.ops if op.opcode == "dot")
+    assert product in [a.value for kernel in _kernels(graph, "tpu") for a in kernel.writes]

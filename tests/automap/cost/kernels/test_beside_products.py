@@ -95,6 +95,15 @@ def test_gradients_are_summed_before_they_are_used():
     assert dots[1].outputs[0] in [access.value for access in update.reads]
 
 
+def _alone(problem):
+    """An evaluator for one device, and the plan that splits nothing, priced."""
+    space = Space(problem)
+    point = space.split_classes(space.point(Mesh(("data",), (1,)), [()]))
+    tables = build_tables(problem, "tpu")
+    evaluator = Evaluator(tables, problem.n_classes, get_topology("v5e:1x1"))
+    return evaluator, evaluator.price_point(point)
+
+
 def test_gradients_that_a_loop_adds_up_on_the_chip_are_read_for_nothing():
     """As two layers of recurrent units: 512 x 512 numbers that every trip adds to."""
 
@@ -106,11 +115,8 @@ def test_gradients_that_a_loop_adds_up_on_the_chip_are_read_for_nothing():
 
     args = [jax.ShapeDtypeStruct(dims, "float32") for dims in ((512, 512), (64, 128, 512))]
     problem = problem_of(jax.grad(step), args)
-    tables, space = build_tables(problem, "tpu"), Space(problem)
-    alone = space.split_classes(space.point(Mesh(("data",), (1,)), [()]))
-    evaluator = Evaluator(tables, problem.n_classes, get_topology("v5e:1x1"))
-    seconds = evaluator.price_point(alone).kernel_seconds
-    program, ops = tables.program, problem.graph.ops
+    evaluator, priced = _alone(problem)
+    seconds, program, ops = priced.kernel_seconds, evaluator.tables.program, problem.graph.ops
     (added,) = [
         float(seconds[row])
         for kernel, row in zip(program.kernels, program.row_of_kernel, strict=True)
@@ -126,11 +132,8 @@ def test_what_registers_take_is_no_padding():
         return jnp.tanh(x @ w)
 
     args = [jax.ShapeDtypeStruct(dims, "bfloat16") for dims in ((4096, 256), (256, 4096))]
-    problem = problem_of(step, args)
-    tables, space = build_tables(problem, "tpu"), Space(problem)
-    alone = space.split_classes(space.point(Mesh(("data",), (1,)), [()]))
-    evaluator = Evaluator(tables, problem.n_classes, get_topology("v5e:1x1"))
-    padding = evaluator.roofline.padding_seconds(evaluator.price_point(alone).sharding)
+    evaluator, priced = _alone(problem_of(step, args))
+    padding = evaluator.roofline.padding_seconds(priced.sharding)
     assert padding.tolist() == [0.0] * len(padding)
 
 
