@@ -17,8 +17,10 @@ what a product sums over makes C shorter than h knows. What devices sum first is
 what follows, as gradients of parameters, where the batch is split; most plans split it
                                                             -> in: `summed_over_batch`
 
-Read of single products of libtpu 0.0.51 for v5e (2026-11-30), whose results were multiplied, summed
-and given to Adam; `python -m scripts.compare_tpu_kernels` holds it against the compiler.
+What goes through registers is taken to be so on all devices here, and of stacks too, which only h
+hangs on. Read of single products of libtpu 0.0.51 for v5e (2026-11-30), whose results were
+multiplied, summed and given to Adam; `python -m scripts.compare_tpu_kernels` holds it against the
+compiler.
 """
 
 from collections.abc import Mapping, Sequence
