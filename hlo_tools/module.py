@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 Groups = tuple[tuple[int, ...], ...]
 
 
+DEVICE_SPACE = 0
+"""The number of a device's own memory, on GPUs and TPUs."""
+CHIP_SPACE = 1
+"""The number of a TPU's memory on the chip."""
 HOST_SPACE = 5
 """The number of the host's memory, on GPUs and TPUs."""
 
@@ -19,13 +23,13 @@ class Shape:
     """Element type (HLO name, lower case) and dimensions, or the elements of a tuple.
 
     `memory_space` is the compiler's number of the memory that an array of a compiled program is in:
-    0 the device's own, `HOST_SPACE` its host's.
+    `DEVICE_SPACE`, `HOST_SPACE`, `CHIP_SPACE` of TPUs, or another that nothing here asks for.
     """
 
     dtype: str
     dims: tuple[int, ...]
     elements: tuple["Shape", ...] = ()
-    memory_space: int = 0
+    memory_space: int = DEVICE_SPACE
 
 
 @dataclass(frozen=True, slots=True)

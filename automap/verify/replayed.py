@@ -8,8 +8,8 @@ beside the kernels between its start and its done, loops by their trips. What an
                     (`automap.verify.gpu_kernels`)
     permute         the messages of the busiest link on their ways (`automap.topology.link_loads`)
     collective      the cost model's, measured where there are measurements (`automap.cost`)
-    copy            of the host's memory: its bytes by the host's link, each direction by itself;
-                    where the backend says that copies go in line, kernels wait for it
+    copy            between memories: its bytes by the link between them
+                    (`automap.verify.memory_copies`)
 
 Links of a slice are held one by one, in each direction on its own: a permute holds those on its
 ways, where the order of the plan's devices has them, so that the two directions of a ring of
@@ -35,6 +35,7 @@ from automap.topology.spans import spans
 from automap.verify.gpu_calls import shape_bytes
 from automap.verify.gpu_kernels import gpu_kernel_seconds
 from automap.verify.groups import OTHER_DEVICES, joined_axes
+from automap.verify.memory_copies import memory_copies, with_operands
 from hlo_tools.compiled.collectives import CompiledCollective, compiled_collectives
 from hlo_tools.compiled.estimates import read_cycles, read_estimates
 from hlo_tools.compiled.replay import (
@@ -48,19 +49,12 @@ from hlo_tools.compiled.replay import (
 )
 from hlo_tools.errors import HloError
 from hlo_tools.graph import flatten
-from hlo_tools.module import HOST_SPACE, Computation, Groups, Instruction, Module, Shape
-from hlo_tools.opcodes import (
-    DYNAMIC_SLICE,
-    DYNAMIC_UPDATE_SLICE,
-    GATHER,
-    JOINS_DEVICES,
-    SCATTER,
-)
+from hlo_tools.module import Computation, Groups, Instruction, Module, Shape
+from hlo_tools.opcodes import GATHER, JOINS_DEVICES, SCATTER
 from hlo_tools.read.proto import decode_module
 
 
 _PRICED: Final = frozenset(kind.value for kind in CollectiveKind)
-_COPIES: Final = frozenset({"fusion", "copy", "copy-start", DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE})
 _LOOK_UPS: Final = frozenset({GATHER, SCATTER})
 _ESTIMATED: Final = frozenset(("fusion", "custom-call"))
 _GPU_COLLECTIVES: Final = "stream of collectives"
@@ -127,7 +121,7 @@ def _opcodes(instruction: Instruction, module: Module) -> Iterator[str]:
 def _price_list(data: bytes, module: Module, laid: "_LaidMesh") -> Price:
     kernel = kernel_prices(data, module, laid.topology)
     transfers = _transfers(module, laid)
-    copies = _host_copies(module, laid.topology)
+    copies = memory_copies(module, laid.topology)
 
     def price(instruction: Instruction) -> Cost:
         if instruction.name in copies:
@@ -167,7 +161,7 @@ def kernel_prices(
     cycles, clock_hz = read_cycles(data), CLOCK_HZ[topology.device.name]
     moved = {
         instruction.name: _moved_bytes(instruction, operands, module)
-        for instruction, operands in _with_operands(module)
+        for instruction, operands in with_operands(module)
         if cycles.get(instruction.name, 0) is None or _is_look_up(instruction, cycles, module)
     }
 
@@ -196,41 +190,6 @@ def _moved_bytes(instruction: Instruction, operands: Sequence[Shape], module: Mo
         return rows + 2 * min(made, rows)
     most = made if GATHER in opcodes else sum(given)
     return made + sum(min(each, most) for each in given)
-
-
-def _with_operands(module: Module) -> Iterator[tuple[Instruction, Sequence[Shape]]]:
-    """Each instruction with the shapes of its operands."""
-    for computation in module.computations.values():
-        shapes = {i.id: i.shape for i in computation.instructions}
-        for instruction in computation.instructions:
-            yield instruction, [shapes[number] for number in instruction.operands]
-
-
-def _host_copies(module: Module, topology: Topology) -> Mapping[str, Cost]:
-    """What each instruction copies to or from the host's memory, by its name: of a stack there the
-    part that it writes or reads. Nothing where the host has no link.
-    """
-    costs, host_bytes_per_s = {}, topology.device.host_bytes_per_s
-    in_line = backend_for(topology.platform).host_copies == "in line"
-    for instruction, operands in _with_operands(module) if host_bytes_per_s else ():
-        made, *rest = instruction.shape.elements or (instruction.shape,)
-        if instruction.opcode not in _COPIES:
-            continue
-        # The start of a copy makes (what it writes, what it reads, its state).
-        is_start = instruction.opcode == "copy-start"
-        given = rest[:1] if is_start else operands
-        moved = [s for s in given if s.memory_space != made.memory_space]
-        if moved:
-            is_stored = made.memory_space == HOST_SPACE
-            # A kernel may read several leaves; of a stack it reads no more than it makes of it.
-            most = max(map(shape_bytes, (made, *rest)))
-            n_bytes = sum(min(shape_bytes(each), most) for each in moved)
-            n_bytes = max(map(shape_bytes, moved)) if is_stored else n_bytes
-            link = "to the host" if is_stored else "from the host"
-            ends = (instruction.name,) if in_line else ()
-            transfer = Transfer(n_bytes / host_bytes_per_s, frozenset({link}), *ends)
-            costs[instruction.name] = Cost(transfers=(transfer,), ends=ends)
-    return costs
 
 
 @dataclass(frozen=True, slots=True)

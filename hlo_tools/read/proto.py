@@ -14,7 +14,6 @@ from hlo_tools.collector import collector_paused
 from hlo_tools.errors import FileError, HloError
 from hlo_tools.files import MOST_PROGRAM_BYTES, is_gzip, unzipped
 from hlo_tools.module import (
-    HOST_SPACE,
     NO_ATTRIBUTES,
     Attributes,
     Computation,
@@ -193,9 +192,7 @@ def _shape(message: Any) -> Shape:
             f"least 0, with up to {_MAX_ELEMENTS} elements; dynamic shapes are not supported"
         )
     elements = tuple(map(_shape, message.tuple_shapes))
-    # Other memories of a device are the compiler's affair.
-    space = HOST_SPACE if message.layout.memory_space == HOST_SPACE else 0
-    return Shape(dtype, dims, elements, space)
+    return Shape(dtype, dims, elements, message.layout.memory_space)
 
 
 def _in_program_order(instructions: list[Instruction]) -> tuple[Instruction, ...]:
