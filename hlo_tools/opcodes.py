@@ -18,6 +18,9 @@ Names are HLO's, and of these ops that flattening makes (`hlo_tools.graph`):
     sharding-constraint             hands its operand on in the sharding that its name says
     outer-product                   a dot that sums over nothing: compilers multiply its operands
                                     element by element, in the kernel of what reads the result
+    matrix-vector                   a dot of which one operand has no dimension of its own, where a
+                                    backend sums it as a reduction
+                                    (`hlo_tools.analyses.matrix_vector`)
 """
 
 from collections.abc import Mapping
@@ -44,6 +47,7 @@ DYNAMIC_SLICE = "dynamic-slice"
 DYNAMIC_UPDATE_SLICE = "dynamic-update-slice"
 FFT = "fft"
 GATHER = "gather"
+MATRIX_VECTOR = "matrix-vector"
 OUTER_PRODUCT = "outer-product"
 PAD = "pad"
 RAGGED_DOT = "ragged-dot"
@@ -272,6 +276,16 @@ _ROWS: tuple[Opcode, ...] = (
         | _T.SUMS_AT_ONCE
         | _T.SUMS_APART
         | _T.PLAIN,
+    ),
+    *_rows(
+        MATRIX_VECTOR,
+        Kind.REDUCTION,
+        _T.ITERATES
+        | _T.WHOLE_DIMENSIONS
+        | _T.STORES_RESULT
+        | _T.KEEPS_OPERANDS
+        | _T.FLOPS_BY_READS
+        | _T.SUMS_APART,
     ),
     *_rows(
         "reduce-window",

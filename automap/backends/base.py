@@ -127,6 +127,8 @@ class Backend:
     sliced_sums         whether an all-reduce over all devices, of which each keeps a slice, stays
                         whole, or is taken apart into a reduce-scatter and what is left
                         (`automap.cost.edges.AtOnce`)
+    vector_products     whether products of matrices and vectors are products as others, or are
+                        summed as reductions are (`hlo_tools.analyses.matrix_vector`)
     nested_sums         whether an all-reduce of an all-reduce over other axes, as partitioners make
                         of sums over two dimensions of a product, stays apart, or becomes one over
                         the axes of both
@@ -185,6 +187,7 @@ class Backend:
     scattered_sums: ScatteredSums
     sliced_sums: Literal["whole", "apart"]
     nested_sums: Literal["apart", "folded"]
+    vector_products: Literal["as others", "summed"]
     gathered_state: Literal["in place", "copied"]
     slice_scatters: Literal["scatters", "all-reduces"]
     layout: Literal["rows", "tiles"]

@@ -21,7 +21,7 @@ import math
 import numpy as np
 
 from automap.backends import Backend, backend_for
-from automap.backends.arrays import ArrayOrders, DimOrder, Scratch
+from automap.backends.arrays import DimOrder, Scratch
 from automap.cost.edges import (
     Edges,
     Windows,
@@ -50,6 +50,7 @@ from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.analyses.host_memory import HostMemory, host_memory, loads_of_loops
 from hlo_tools.analyses.kernels import kernels, kernels_apart
 from hlo_tools.analyses.liveness import Buffers, Places, buffers, op_positions
+from hlo_tools.analyses.matrix_vector import with_vectors_summed
 from hlo_tools.analyses.phases import Phase
 from hlo_tools.analyses.widths import narrow_values, stored_bytes
 from hlo_tools.graph import Graph
@@ -127,6 +128,9 @@ def build_tables(
         nested_sums=backend.nested_sums,
         gathered_state=backend.gathered_state,
     )
+    # Partitioners split products of vectors as the products that they still are.
+    problem = _as_run(problem, backend)
+    graph = problem.graph
     narrow = narrow_values(graph) if is_narrow else [False] * len(graph.values)
     n_bytes = _bytes_on_device(graph, narrow, host := host_memory(graph))
     kernel_list = _kernels(problem, backend, n_bytes, left_for_backward)
@@ -139,13 +143,9 @@ def build_tables(
     copies = with_turned(
         copies, operands, results, graph, live.position_of_op, backend.scattered_sums
     )
-    orders = None if backend.arrays is None else backend.arrays.orders(graph)
     scratch = backend.scratch(graph)
-    shapes, shape = stored_shapes(
-        _stored(graph, live, scratch, row_of_value, n_bytes, orders),
-        len(rows.value_rows),
-        backend.arrays,
-    )
+    stored = _stored(graph, live, scratch, row_of_value, n_bytes, backend)
+    shapes, shape = stored_shapes(stored, len(rows.value_rows), backend.arrays)
     return Tables(
         **vars(rows),
         operands=operands,
@@ -165,6 +165,13 @@ def build_tables(
             problem, host, kernel_list, row_of_kernel, row_of_value, position, n_bytes
         ),
     )
+
+
+def _as_run(problem: Problem, backend: Backend) -> Problem:
+    """The problem with the ops that the backend's kernels are made of."""
+    if backend.vector_products == "as others":
+        return problem
+    return replace(problem, graph=with_vectors_summed(problem.graph))
 
 
 def _places(backend: Backend) -> Places:
@@ -291,10 +298,11 @@ def _stored(
     scratch: Sequence[Scratch],
     row_of_value: np.ndarray,
     n_bytes: Sequence[int],
-    orders: ArrayOrders | None,
+    backend: Backend,
 ) -> list[Stored]:
     """All that is in memory: buffers, then scratch."""
     result = []
+    orders = None if backend.arrays is None else backend.arrays.orders(graph)
     for v in live.value.tolist():
         order = DimOrder.COMPACT if orders is None else orders.order[v]
         major = frozenset[int]() if orders is None else orders.major_dims[v]

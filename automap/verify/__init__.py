@@ -10,8 +10,6 @@
 `automap.verify.compiling`   asking a compiler for its witness of a plan
 `automap.verify.confirm`     `automap plan --verify`: the best candidates of a search, compiled
                              until one is confirmed to fit
-`automap.verify.memory_copies`
-                             copies of a compiled program between memories, and their seconds
 `automap.verify.near_limit`  plans near the limit of memory: compiled before they are called
                              fitting, if the compiler is here
 `automap.verify.numerics`    does the planned step compute what the step computes? Both run on

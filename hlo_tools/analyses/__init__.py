@@ -22,11 +22,13 @@
                                   decision forces together
 `hlo_tools.analyses.host_memory`  what is in the host's memory, and what brings it there and back
 `hlo_tools.analyses.liveness`     when each stored value comes into memory and when it leaves
+`hlo_tools.analyses.matrix_vector`  products of vectors, which a backend sums as reductions
 `hlo_tools.analyses.orders`       in which order XLA:GPU lays dimensions of arrays
 `hlo_tools.analyses.passes`       what kernels that are fused read once
 `hlo_tools.analyses.phases`       phases: which ops are the forward pass, which the backward
                                   pass, which the update
 `hlo_tools.analyses.product_kernels`  what the kernel of a product computes besides it
+`hlo_tools.analyses.rearranged`   what kernels of their own bring to other places
 `hlo_tools.analyses.regions`      regions: the part of a linkage group around its weights,
                                   where the group can be split and nowhere else
 `hlo_tools.analyses.roles`        roles of the step's inputs: parameter, optimizer state, other

@@ -11,7 +11,7 @@ of two bytes for their loss, is written for the look-up alone: others cast what 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
@@ -19,10 +19,13 @@ from hlo_tools.opcodes import (
     CONTRACTIONS,
     CONVERT,
     COPY,
+    DOT,
     DYNAMIC_UPDATE_SLICE,
     GATHER,
     READS_PART,
+    RESHAPE,
     SCATTER,
+    TRANSPOSE,
     VIEWS,
 )
 
@@ -67,6 +70,10 @@ Parts: TypeAlias = dict[tuple[int, int], int]
 
 # No limit: all bytes of a value.
 WHOLE = 1 << 62
+_VIEWED: Final = frozenset({CONVERT, RESHAPE, TRANSPOSE})
+# So many products each make an operand for themselves, whatever they read for it, as those of
+# queries and keys make the gradient of scores; more find it in memory.
+_REMADE_BY: Final = 2
 # A value used twice is kept if remaking it reads more than this many times its own bytes, before it
 # is rounded.
 _RECOMPUTE_RATIO = 1.5
@@ -108,6 +115,19 @@ def wide_tables(graph: Graph, fuser: Fuser) -> frozenset[int]:
     return frozenset(tables)
 
 
+def is_of_products(graph: Graph, value: int) -> bool:
+    """Whether products of matrices alone use a value, in whatever order of dimensions or type."""
+    todo = [value]
+    while todo:
+        for user in graph.users[todo.pop()]:
+            op = graph.ops[user]
+            if op.opcode in _VIEWED:
+                todo.extend(op.outputs)
+            elif op.opcode != DOT:
+                return False
+    return True
+
+
 def part_of_operand(n_bytes: Sequence[int], op: Op, position: int) -> int:
     """Bytes an op looks at of one operand."""
     if position == 0 and op.opcode in READS_PART:
@@ -140,6 +160,7 @@ class Sources:
     ):
         self.graph = graph
         self._remade, self._cuts = fuser.remade, fuser.cuts
+        self._has_products = fuser.products == "fused"
         self.stored = stored
         self.n_bytes = n_bytes
         self._tables = {v for v in wide_tables(graph, fuser) if not stored[v]}
@@ -204,6 +225,8 @@ class Sources:
         if self._remade == "if all read less":
             users = self._readers(value)
         if users < 2:
+            return False
+        if self._has_products and users == _REMADE_BY and is_of_products(self.graph, value):
             return False
         if self._remade == "cheap":
             return source_bytes > _RECOMPUTE_RATIO * own_bytes

@@ -43,6 +43,7 @@ from hlo_tools.analyses.accesses import (
     Access,
     Kernel,
     Sources,
+    is_of_products,
     looked_up,
     part_of_result,
     read_through,
@@ -56,12 +57,14 @@ from hlo_tools.analyses.product_kernels import (
     stacks_in_products,
     used_at_hand,
 )
+from hlo_tools.analyses.rearranged import rearranged
 from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
     CONCATENATE,
     CONTRACTIONS,
     CONVERT,
+    DYNAMIC_SLICE,
     DYNAMIC_UPDATE_SLICE,
     GATHER,
     LOOP_ENTER,
@@ -72,11 +75,13 @@ from hlo_tools.opcodes import (
     SLICE,
     STORES_RESULT,
     STRUCTURAL,
+    TRANSPOSE,
     VIEWS,
 )
 
 
 _JOINS: Final = frozenset({CONCATENATE, PAD})
+_MOVES: Final = _JOINS | {DYNAMIC_SLICE, SLICE, TRANSPOSE}
 
 
 def kernels(
@@ -93,7 +98,8 @@ def _each(
 ) -> list[Kernel]:
     """Kernels that share nothing; the values `in_memory` are there whatever is fused."""
     stored = _stored(graph, fuser)
-    moved = (*_used_joins(graph), *_twin_slices(graph)) if fuser.joins == "written" else ()
+    moves = (*_used_joins(graph), *_twin_slices(graph), *rearranged(graph))
+    moved = moves if fuser.joins == "written" else ()
     for value in (*in_memory, *moved):
         stored[value] = True
     kept = graph.held.union(in_memory)
@@ -120,7 +126,7 @@ def _each(
         if op.opcode == DYNAMIC_UPDATE_SLICE and fuser.stacks != "read and written":
             positions = positions[1:]
         reads = sources.whole(sources.parts(op, positions))
-        product = in_products.get(index, product_that_does(op, by_products))
+        product = in_products.get(index, product_that_does(graph, op, by_products))
         is_joined = product >= 0
         is_in_place = any(graph.varies[v] for v in op.inputs[:1])
         part = part_of_result(n_bytes, op) if is_in_place else WHOLE
@@ -222,7 +228,7 @@ def _shared(graph: Graph, fuser: Fuser, kernels: list[Kernel]) -> list[Kernel]:
     if fuser.results == "one":
         return kernels
     if fuser.columns == "in their pass":
-        moved = {SLICE, *_JOINS} if fuser.joins == "written" else set[str]()
+        moved = _MOVES if fuser.joins == "written" else frozenset[str]()
         apart = {kernel.op for kernel in kernels if graph.ops[kernel.op].opcode in moved}
         return [*share_reads(graph, fuser, kernels, apart)]
     columns = column_kernels(graph, fuser, kernels)
@@ -270,10 +276,13 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
 
 
 def _used_joins(graph: Graph) -> Iterator[int]:
-    """What several ops use of what is concatenated or padded."""
+    """What several ops use of what is concatenated or padded, unless all of them are products,
+    which join their operands as they load them.
+    """
     for op in graph.ops:
         if op.opcode in _JOINS and len(graph.users[op.outputs[0]]) > 1:
-            yield op.outputs[0]
+            if not is_of_products(graph, op.outputs[0]):
+                yield op.outputs[0]
 
 
 def _twin_slices(graph: Graph) -> Iterator[int]:

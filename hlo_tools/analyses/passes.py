@@ -26,7 +26,14 @@ from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.orders import known_orders
 from hlo_tools.analyses.tiles import is_sum, remade_sums, tiled_reductions, uses, worked_numbers
 from hlo_tools.graph import Graph
-from hlo_tools.opcodes import CONVERT, DYNAMIC_UPDATE_SLICE, OWN_KERNEL, REDUCTIONS, VIEWS
+from hlo_tools.opcodes import (
+    CONVERT,
+    DYNAMIC_UPDATE_SLICE,
+    LOOP_EXIT,
+    OWN_KERNEL,
+    REDUCTIONS,
+    VIEWS,
+)
 
 
 _IN_TILES: Final = "end a pass but in tiles"
@@ -41,13 +48,18 @@ def share_reads(
     """The same kernels; a read of what the fused ones before have at hand moves no bytes. The ops
     `apart` share nothing.
     """
+    exits = (op.inputs for op in graph.ops if op.opcode == LOOP_EXIT)
+    carried = {value for values in exits for value in values}
     for run, passes in _runs(graph, fuser, kernels):
         if graph.ops[run[0].op].opcode in OWN_KERNEL:
             yield from run
             continue
         for kernel in run:
-            is_stack = graph.ops[kernel.op].opcode == DYNAMIC_UPDATE_SLICE
-            group = passes.group(kernel)
+            op, group = graph.ops[kernel.op], passes.group(kernel)
+            # What the next trip begins with is written and stacked at once.
+            is_stack = op.opcode == DYNAMIC_UPDATE_SLICE and (
+                read_through(graph, op.inputs[1], VIEWS - {CONVERT}) not in carried
+            )
             is_apart = kernel.op in apart or (is_stack and fuser.stacks == "written apart")
             yield kernel if is_apart else passes.with_at_hand(kernel, group)
 

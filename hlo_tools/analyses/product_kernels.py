@@ -8,7 +8,9 @@ Such a kernel has its product's result at hand, part by part, and with it
                 and parts and broadcasts of these
     sums        over whatever dimensions, of that; what waits for a sum needs all of it first
     maxima      of whole rows of float32 numbers, up to `_LONGEST_ROW` of them: a softmax goes on
-                with these in the same kernel, up to the sum of its exponentials
+                with these in the same kernel, up to the sum of its exponentials. It does not where
+                the product made narrower numbers that are widened, nor after anything is asked of
+                the maxima, as `logsumexp` asks whether they are finite
 
 A product writes its result in any order of dimensions, so that a transpose of it is no work; but a
 stack of what lies in another order is filled by a kernel of its own.
@@ -25,6 +27,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from hlo_tools.analyses.fuser import Fuser
+from hlo_tools.analyses.matrix_vector import summed_value
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     BROADCAST,
@@ -40,7 +43,7 @@ from hlo_tools.opcodes import (
 
 _LONGEST_ROW: Final = 4096
 _NONE: Final = -1
-_SPREADS: Final = ELEMENTWISE | {BROADCAST, RESHAPE}
+_SPREADS: Final = (ELEMENTWISE - {"is-finite"}) | {BROADCAST, RESHAPE}
 _REORDERS: Final = frozenset({RESHAPE, TRANSPOSE})
 
 
@@ -78,13 +81,13 @@ def at_hand(graph: Graph, fuser: Fuser, in_memory: Collection[int] = ()) -> Mapp
     return {value: product for value, product in enumerate(products) if product != _NONE}
 
 
-def product_that_does(op: Op, products: Mapping[int, int]) -> int:
+def product_that_does(graph: Graph, op: Op, products: Mapping[int, int]) -> int:
     """The product whose kernel has the result of an op as one more of its own, -1 if none has: a
     sum of what such kernels have at hand, by their `products`, or what is computed of that element
     by element, in whatever order of dimensions.
     """
     if op.opcode in REDUCTIONS:
-        return products.get(op.inputs[0], _NONE)
+        return products.get(summed_value(graph, op), _NONE)
     is_element = op.opcode in ELEMENTWISE or op.opcode in _REORDERS
     return products.get(op.outputs[0], _NONE) if is_element else _NONE
 
@@ -105,7 +108,7 @@ def used_at_hand(
         while todo and is_used_here:
             for user in graph.users[todo.pop()]:
                 (made,) = graph.ops[user].outputs[:1] or (_NONE,)
-                own = product_that_does(graph.ops[user], products)
+                own = product_that_does(graph, graph.ops[user], products)
                 is_used_here &= stacks.get(user, own) == index
                 is_sum = graph.ops[user].opcode in REDUCTIONS
                 is_replaced |= made != _NONE and stored[made] and not is_sum
@@ -134,7 +137,7 @@ def _products(
         ready = max((behind[v] for v in op.inputs), default=_NONE)
         if op.opcode in CONTRACTIONS:
             product = ready = index
-        elif product != _NONE and _is_of_maxima(graph, op, maxima):
+        elif product != _NONE and _is_of_maxima(graph, op, product, maxima):
             maxima.update(op.outputs)
         elif op.opcode in ELEMENTWISE or _keeps_dims(graph, op):
             product = product if others < product else _NONE
@@ -149,15 +152,18 @@ def _products(
     return products
 
 
-def _is_of_maxima(graph: Graph, op: Op, maxima: set[int]) -> bool:
-    """Whether an op takes the maxima of rows, or spreads such `maxima` over the rows again."""
+def _is_of_maxima(graph: Graph, op: Op, product: int, maxima: set[int]) -> bool:
+    """Whether an op takes the maxima of rows of what a product makes, or spreads such `maxima` over
+    the rows again.
+    """
     if op.opcode in _SPREADS and any(v in maxima for v in op.inputs):
         return all(v in maxima or not graph.varies[v] for v in op.inputs)
     if op.opcode not in REDUCTIONS or op.instruction.attributes.combiner != "maximum":
         return False
-    rows = graph.values[op.inputs[0]]
+    rows, made = graph.values[op.inputs[0]], graph.values[graph.ops[product].outputs[0]]
     is_of_rows = tuple(op.instruction.dimensions) == (len(rows.dims) - 1,)
-    return rows.dtype == "f32" and is_of_rows and rows.dims[-1] <= _LONGEST_ROW
+    is_wide = rows.dtype == made.dtype == "f32"
+    return is_wide and is_of_rows and rows.dims[-1] <= _LONGEST_ROW
 
 
 def _summed(graph: Graph, products: Sequence[int]) -> set[int]:

@@ -60,7 +60,7 @@ def _repeated_rows(graph: Graph, kernel: Kernel, orders: Mapping[int, Order]) ->
     """The dimensions of a block's rows, if a kernel needs rows of an array that repeats over
     matrices before.
     """
-    worked = worked_value(graph.ops[kernel.op])
+    worked = worked_value(graph, graph.ops[kernel.op])
     stored = {access.value for access in kernel.reads}
     dims = worked_dims(graph, graph.ops[kernel.op])
     todo, seen = [*graph.ops[kernel.op].inputs], set[int]()

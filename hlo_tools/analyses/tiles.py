@@ -29,6 +29,7 @@ from math import prod
 from typing import Final
 
 from hlo_tools.analyses.accesses import Kernel
+from hlo_tools.analyses.matrix_vector import summed_value
 from hlo_tools.analyses.orders import Order
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
@@ -87,12 +88,12 @@ def worked_numbers(graph: Graph, op: Op) -> int:
 
 def worked_dims(graph: Graph, op: Op) -> tuple[int, ...]:
     """The dimensions of what a kernel works on: of a sum those of what it sums."""
-    return graph.values[worked_value(op)].dims
+    return graph.values[worked_value(graph, op)].dims
 
 
-def worked_value(op: Op) -> int:
+def worked_value(graph: Graph, op: Op) -> int:
     """What a kernel works on: what a sum reads, or what an op makes."""
-    return op.inputs[0] if op.opcode in REDUCTIONS else op.outputs[0]
+    return summed_value(graph, op) if op.opcode in REDUCTIONS else op.outputs[0]
 
 
 def _sums_rows(graph: Graph, op: Op, orders: Mapping[int, Order]) -> bool:

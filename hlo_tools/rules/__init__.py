@@ -26,6 +26,7 @@ from hlo_tools.opcodes import (
     CONSTRAINT,
     CUSTOM_CALL,
     ELEMENTWISE,
+    MATRIX_VECTOR,
     NO_RULE_NEEDED,
     OUTER_PRODUCT,
     PRODUCERS,
@@ -42,6 +43,7 @@ from hlo_tools.rules import (
 from hlo_tools.rules.custom_call import CUSTOM_CALLS, custom_call_rule
 from hlo_tools.rules.notation import Notation, parse_notation
 from hlo_tools.rules.rule import Factor, FactorKind, Halo, Rule, RuleBuilder, Work
+from hlo_tools.rules.shape import equal_blocks
 
 
 RuleFunction = Callable[[Instruction, list[tuple[int, ...]], list[tuple[int, ...]]], Rule]
@@ -65,6 +67,7 @@ RULES: Mapping[str, RuleFunction] = {
     "dynamic-update-slice": shape.dynamic_update_slice,
     "fft": by_dimension.fft,
     "gather": index.gather,
+    MATRIX_VECTOR: contract.dot,
     OUTER_PRODUCT: contract.dot,
     "pad": shape.pad,
     "ragged-dot": contract.ragged_dot,
@@ -138,6 +141,7 @@ __all__ = [
     "Rule",
     "RuleBuilder",
     "Work",
+    "equal_blocks",
     "find_rule",
     "parse_notation",
     "make_rule",

@@ -43,7 +43,7 @@ def reshape(instruction: Instruction, operands: list[Dims], results: list[Dims])
     # Products of empty arrays say nothing of which dimension is which.
     if 0 in operands[0]:
         return builder.build()
-    for left, right in _blocks(operands[0], results[0]):
+    for left, right in equal_blocks(operands[0], results[0]):
         factors = _common_factors([operands[0][d] for d in left], [results[0][d] for d in right])
         if factors is None:
             continue
@@ -55,8 +55,8 @@ def reshape(instruction: Instruction, operands: list[Dims], results: list[Dims])
     return builder.build()
 
 
-def _blocks(left: Dims, right: Dims) -> Iterator[tuple[list[int], list[int]]]:
-    """Shortest runs of dimensions with equal products."""
+def equal_blocks(left: Dims, right: Dims) -> Iterator[tuple[list[int], list[int]]]:
+    """Shortest runs of dimensions of two shapes with equal products, of which none is 0."""
     i = j = 0
     while i < len(left) or j < len(right):
         block: tuple[list[int], list[int]] = ([], [])

@@ -28,19 +28,19 @@ GOLDEN = {
     "IDENTITIES": "copy opt-barrier optimization-barrier copy-start copy-done",
     "CONTRACTIONS": PRODUCTS,
     "DENSE_CONTRACTIONS": "dot convolution",
-    "REDUCTIONS": "reduce",
+    "REDUCTIONS": "reduce matrix-vector",
     "COLLECTIVES": f"{JOINING} all-gather-done all-reduce-done collective-permute-done",
     "JOINS_DEVICES": JOINING,
     "EXCHANGES": "all-to-all ragged-all-to-all",
     "COMMUTATIVE": "add multiply maximum minimum and or xor",
     "STRUCTURAL": STRUCTURAL,
     "NO_RULE_NEEDED": f"{STRUCTURAL} after-all add-dependency outfeed send send-done domain",
-    "ITERATING": f"{PRODUCTS} outer-product gather scatter custom-call "
+    "ITERATING": f"{PRODUCTS} outer-product matrix-vector gather scatter custom-call "
     "cholesky fft triangular-solve",
-    "WHOLE_DIMENSIONS": f"{PRODUCTS} scatter gather reduce reduce-window",
+    "WHOLE_DIMENSIONS": f"{PRODUCTS} scatter gather reduce matrix-vector reduce-window",
     "OWN_KERNEL": OWN_KERNELS,
-    "STORES_RESULT": "reduce dynamic-update-slice",
-    "KEEPS_OPERANDS": f"{OWN_KERNELS.replace(' scatter', '')} reduce transpose",
+    "STORES_RESULT": "reduce matrix-vector dynamic-update-slice",
+    "KEEPS_OPERANDS": f"{OWN_KERNELS.replace(' scatter', '')} reduce matrix-vector transpose",
     "VIEWS": """convert transpose reshape bitcast broadcast slice dynamic-slice reduce-precision
     sharding-constraint""",
     "READS_PART": "slice dynamic-slice gather",
@@ -48,7 +48,7 @@ GOLDEN = {
     "AT_RUN_TIME_OFFSET": "dynamic-slice dynamic-update-slice",
     "NO_FLOPS": """bitcast broadcast concatenate constant copy dynamic-slice dynamic-update-slice
     gather iota pad reshape reverse slice transpose sharding-constraint""",
-    "FLOPS_BY_READS": "reduce reduce-window select-and-scatter",
+    "FLOPS_BY_READS": "reduce matrix-vector reduce-window select-and-scatter",
     "COMBINES": "reduce reduce-window scatter select-and-scatter",
     "KEEPS_NUMBERS": """bitcast concatenate convert dynamic-slice dynamic-update-slice pad reshape
     reverse slice transpose sharding-constraint""",
@@ -61,7 +61,7 @@ GOLDEN = {
     "ELEMENT_BY_ELEMENT": f"""{UNARY} {BINARY} clamp select map constant iota partition-id
     replica-id broadcast reshape transpose bitcast outer-product""",
     "SUMS_AT_ONCE": "reduce scatter",
-    "SUMS_APART": "reduce scatter dot",
+    "SUMS_APART": "reduce matrix-vector scatter dot",
     "PLAIN": """abs add and broadcast call concatenate constant convert copy cosine divide
     dynamic-slice dynamic-update-slice exponential fusion get-tuple-element iota log logistic
     maximum minimum multiply negate not or parameter power reduce reshape rsqrt select sign sine

@@ -48,6 +48,7 @@ XLA_CPU: Final = Backend(
     scattered_sums="in pieces",
     sliced_sums="whole",
     nested_sums="apart",
+    vector_products="as others",
     gathered_state="in place",
     collective_dims="any",
     slice_scatters="scatters",

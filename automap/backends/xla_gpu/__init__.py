@@ -177,6 +177,7 @@ XLA_GPU: Final = Backend(
     sliced_sums="apart",
     # all_reduce_folder.cc.
     nested_sums="folded",
+    vector_products="as others",
     gathered_state="in place",
     slice_scatters="scatters",
     # A softmax and its gradient are kernels of Triton's, which write over nothing.

@@ -8,7 +8,7 @@ from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
-from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
+from automap.backends.xla_tpu.lanes import LaneCopyEffect, LanePartsEffect
 from automap.backends.xla_tpu.narrow_results import NarrowResultEffect
 from automap.backends.xla_tpu.padded_arrays import PaddedArraysEffect
 from automap.backends.xla_tpu.panels import unpriced_panels
@@ -35,6 +35,8 @@ _FUSER: Final = Fuser(
     joins="written",
 )
 EFFECTS: Final = (
+    # Of numbers as they are: the next one lengthens what is moved.
+    LanePartsEffect(),
     PaddedArraysEffect(),
     RowLayoutEffect(),
     FewRowsEffect(),
@@ -78,6 +80,7 @@ XLA_TPU: Final = Backend(
     scattered_sums="whole",
     sliced_sums="whole",
     nested_sums="folded",
+    vector_products="summed",
     gathered_state="copied",
     collective_dims="any",
     slice_scatters="all-reduces",

@@ -33,6 +33,7 @@ from automap.backends import Backend
 from automap.program.problem import Problem
 from automap.topology.model import OpClass
 from hlo_tools.analyses.accesses import Access, Kernel
+from hlo_tools.analyses.matrix_vector import summed_value
 from hlo_tools.graph import DTYPE_BITS, Graph
 from hlo_tools.opcodes import (
     BROADCAST,
@@ -90,7 +91,7 @@ def register_pass(
     if backend.registers == "no time" or kernel.joins or kernel_class == "copy":
         return ()
     if op.opcode in REDUCTIONS:
-        value = op.inputs[0]
+        value = summed_value(graph, op)
     elif op.opcode == DYNAMIC_UPDATE_SLICE:
         value = op.inputs[1]
     elif op.opcode in ELEMENTWISE or op.opcode in _MOVES:

@@ -145,3 +145,23 @@ def test_a_product_that_is_summed_alone_takes_as_long_as_if_it_were_written():
     graph = step_graph(step, (8, 16), (16, 4))
     product = next(op.outputs[0] for op in graph.ops if op.opcode == "dot")
     assert product in [a.value for kernel in _kernels(graph, "tpu") for a in kernel.writes]
+
+
+@pytest.mark.parametrize(
+    ("weigh", "dtype", "goes_on"),
+    [
+        pytest.param(jax.nn.softmax, "float32", True, id="softmax"),
+        pytest.param(jax.nn.softmax, "bfloat16", False, id="of narrower numbers"),
+        pytest.param(jax.nn.logsumexp, "float32", False, id="asks whether maxima are finite"),
+    ],
+)
+def test_sums_of_exponentials_are_in_the_kernel_of_wide_scores(weigh, dtype, goes_on):
+    """As libtpu 0.0.51 does with [8, 8, 512, 128] and [8, 8, 128, 512] numbers."""
+
+    def step(x, w):
+        return weigh((x.astype(dtype) @ w.astype(dtype)).astype("float32"))
+
+    graph = step_graph(step, (ROWS, WIDTH), (WIDTH, ROWS))
+    products = at_hand(graph, backend_for("tpu").fuser)
+    exponentials = [v for op in graph.ops if op.opcode == "exponential" for v in op.outputs]
+    assert exponentials and all((v in products) == goes_on for v in exponentials)

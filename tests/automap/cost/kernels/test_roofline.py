@@ -183,7 +183,7 @@ def test_what_every_trip_reads_stays_on_the_chip_longer():
         return state, grown
 
     width = 512
-    w, x = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((width, width), (1, width)))
+    w, x = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((width, width), (2, width)))
     weight = 2 * width * width
     moved = {}
     for share in (1 / 8, 16.0):

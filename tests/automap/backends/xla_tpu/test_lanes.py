@@ -7,7 +7,7 @@ from jax import numpy as jnp
 import numpy as np
 import pytest
 
-from automap.backends.xla_tpu.lane_copies import LaneCopyEffect
+from automap.backends.xla_tpu.lanes import LaneCopyEffect
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import ALL_TO_ALL

@@ -1,0 +1,112 @@
+"""What it takes that memory holds tiles of 128 numbers side by side, where a kernel or a collective
+wants single lanes.
+
+*Copies beside collectives* along the last dimension
+
+all-gather   parts of whole tiles are gathered where they belong; others one after the other, and
+             then copied into their places (columns of DLRM's tables: 0.65 ms of a step on
+             v5p:2x2x4)
+all-to-all   what is exchanged stands apart, so that what moves from the last dimension, or to it,
+             is copied before or after (a recurrent network's states, 1.3 us in each trip; tokens of
+             experts move between other dimensions)
+
+What is copied is read and written once more, at the speed of copies (libtpu 0.0.51)
+                                                                -> in: `LaneCopyEffect.seconds`
+
+*Parts of stacks whose steps are minor* (`hlo_tools.analyses.rearranged`): what a trip of a loop
+reads of one is a lane of all tiles. The compiler turns eight numbers of it at a time:
+
+    extra = numbers * `lane_part_seconds` / cores              beyond the bytes, on a device
+
+for numbers of four and of two bytes. [8, 8, 64] numbers of float32 take 7.1 us in each trip on v5e,
+and of bfloat16 5.7, where their bytes take none
+(tests/automap/backends/xla_tpu/test_lane_parts.py)                   -> in: `LaneParts.add_to`
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from automap.backends.arrays import item_bytes
+from automap.backends.effects import (
+    CollectiveWork,
+    CopiedAccesses,
+    KernelUses,
+    KernelWork,
+    TracedKernels,
+    select_rows,
+)
+from hlo_tools.analyses.rearranged import parts_of_lane_stacks
+
+
+_LANES: Final = 128
+_WIDE_BYTES: Final = 4
+
+
+class LaneCopyEffect:
+    """All-gathers and all-to-alls along the last dimension."""
+
+    def seconds(self, work: CollectiveWork) -> np.ndarray:
+        """Of the copy beside each collective, 0 where there is none; [entries]."""
+        copied_bytes = np.zeros(len(work.n_bytes))
+        moved = np.flatnonzero(work.is_gather | work.is_exchange)
+        axes = work.takes_part[moved]
+        stored, computed = work.splits_stored[moved], work.splits_computed[moved]
+        # An operand is gathered from how it is stored, a result from how it is computed.
+        gathered = np.where(work.on_operand[moved, None], stored, computed)
+        part = work.last_size[moved] / np.where(gathered, work.sizes, 1).prod(axis=1)
+        is_copied = np.where(
+            work.is_gather[moved],
+            (gathered & axes).any(axis=1) & (part % _LANES != 0),
+            ((stored | computed) & axes).any(axis=1),
+        )
+        # Read once and written once.
+        copied_bytes[moved] = np.where(is_copied, 2 * work.n_bytes[moved], 0.0)
+        seconds = copied_bytes / work.device.memory_bytes_per_s("copy")
+        return np.where(copied_bytes > 0, np.maximum(seconds, work.device.launch_seconds), 0.0)
+
+
+class LanePartsEffect:
+    """What loops cut of stacks whose steps are minor."""
+
+    n_columns: ClassVar[int] = 1
+    passes: ClassVar[bool] = False
+    pads: ClassVar[bool] = False
+
+    def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
+        """Of each kernel the bytes of a number of the part that it writes."""
+        graph = program.problem.graph
+        parts = graph.remember(parts_of_lane_stacks)
+        return [
+            KernelUses(
+                {a.value: (item_bytes(graph, a.value),) for a in kernel.writes if a.value in parts}
+            )
+            for kernel in program.kernels
+        ]
+
+    def table(self, access: np.ndarray, columns: np.ndarray) -> "LaneParts":
+        """The accesses of such parts."""
+        return LaneParts(access, *columns)
+
+
+@dataclass(frozen=True)
+class LaneParts:
+    """`access` indexes `KernelTable.traffic_*`, `item_bytes` are those of a number; [uses]."""
+
+    access: np.ndarray
+    item_bytes: np.ndarray
+
+    def select(self, copied: CopiedAccesses) -> "LaneParts":
+        """Those of copied accesses."""
+        return select_rows(self, copied)
+
+    def add_to(self, work: KernelWork) -> None:
+        """Add the time of picking the numbers."""
+        if not len(self.access):
+            return
+        wide, narrow = work.numbers.lane_part_seconds
+        each = np.where(self.item_bytes >= _WIDE_BYTES, wide, narrow) / work.device.cores
+        seconds = work.local_bytes[self.access] / self.item_bytes * each
+        np.add.at(work.extra_seconds, work.access_kernel[self.access], seconds)

@@ -1,0 +1,194 @@
+"""What is brought to other places by a kernel of its own, where a backend writes what it moves.
+
+Most movements cost nothing there: a product's kernel reads slices of its operands, a transpose is
+another order in which the same numbers lie, and either is part of the kernel that comes after it.
+Four are not:
+
+    heads      a slice whose last dimension is taken apart for products, as queries, keys and values
+               are of what one product has made                             -> in: `_takes_heads`
+    spread     a part of a stack, in a loop over it, that is then repeated over rows, as scales,
+               biases and the vectors of recurrent networks are             -> in: `_spreads`
+    lanes      a step of a stack whose steps lie side by side, in the lanes of tiles
+                                                                   -> in: `parts_of_lane_stacks`
+    windows    a transpose after which dimensions become one that did not lie beside each other,
+               as those of windows, patches and pixels do                   -> in: `_merges`
+
+A product writes what it makes in any order, so that its result needs no such transpose.
+
+*Lane stacks*: what a product makes of a sequence, [batch, steps, features], is taken apart into
+heads of fewer features than a tile has lanes. With features minor much of each tile would be empty,
+so that XLA:TPU lets steps be minor, all the way from the product, and a loop that goes over steps
+finds each of them in a lane of its own
+
+    [batch, steps, heads, d] -> [steps, batch, heads, d],  d < 128             -> in: `lane_stacks`
+
+Read of libtpu 0.0.51 for v5e (2026-12-01): attention of 8 to 16 heads of 32 to 128 features after
+one product for all, windows and grids of 7 x 7 and 8 x 8 places before and after products, loops
+over 100 to 512 steps of 8 and 32 examples with heads of 32, 64 and 128 features, of which the last
+lie otherwise, in bfloat16 and float32.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from hlo_tools.analyses.accesses import is_of_products
+from hlo_tools.analyses.matrix_vector import summed_value
+from hlo_tools.graph import Graph, Op
+from hlo_tools.opcodes import (
+    BROADCAST,
+    CONVERT,
+    DOT,
+    DYNAMIC_SLICE,
+    ELEMENTWISE,
+    LOOP_ENTER,
+    MATRIX_VECTOR,
+    OUTER_PRODUCT,
+    RESHAPE,
+    SLICE,
+    TRANSPOSE,
+)
+from hlo_tools.rules import equal_blocks
+
+
+_NONE: Final = -1
+_AS_LARGE: Final = frozenset({CONVERT, RESHAPE, TRANSPOSE})
+_LANES: Final = 128
+_FEWEST_DIMS: Final = 4
+_SAME_ROWS: Final = ELEMENTWISE | {CONVERT, SLICE}
+
+
+def rearranged(graph: Graph) -> Iterator[int]:
+    """The values that such kernels write."""
+    lanes = graph.remember(parts_of_lane_stacks)
+    for op in graph.ops:
+        (value,) = op.outputs[:1] or (_NONE,)
+        users = [graph.ops[user] for user in graph.users[value]] if value != _NONE else []
+        if op.opcode == SLICE and users and all(_takes_heads(graph, user) for user in users):
+            yield value
+        elif op.opcode == DYNAMIC_SLICE and op.trip_count > 1:
+            if value in lanes or _spreads(graph, value):
+                yield value
+        elif op.opcode == TRANSPOSE and not _is_made_in_any_order(graph, op.inputs[0]):
+            if any(_merges(graph, op, user) for user in users):
+                yield value
+
+
+def _takes_heads(graph: Graph, op: Op) -> bool:
+    """Whether a reshape takes the last dimension apart, for products alone."""
+    if op.opcode != RESHAPE:
+        return False
+    before, after = (graph.values[v].dims for v in (op.inputs[0], op.outputs[0]))
+    is_apart = len(after) > len(before) and after[-1] < before[-1]
+    return is_apart and is_of_products(graph, op.outputs[0])
+
+
+def _spreads(graph: Graph, value: int) -> bool:
+    """Whether a value is used only to repeat it along other dimensions, or to multiply rows or
+    columns of a matrix by it.
+    """
+    todo, is_used = [value], False
+    while todo:
+        held = todo.pop()
+        for user in graph.users[held]:
+            op = graph.ops[user]
+            is_vector = op.opcode == MATRIX_VECTOR and summed_value(graph, op) != held
+            if op.opcode in _AS_LARGE:
+                todo.extend(op.outputs)
+            elif op.opcode not in (BROADCAST, OUTER_PRODUCT) and not is_vector:
+                return False
+            is_used = True
+    return is_used
+
+
+def _merges(graph: Graph, transpose: Op, op: Op) -> bool:
+    """Whether a reshape makes one dimension of several that a transpose has brought together."""
+    before, after = (graph.values[v].dims for v in (transpose.outputs[0], (op.outputs or (0,))[0]))
+    if op.opcode != RESHAPE or 0 in before:
+        return False
+    order = transpose.instruction.dimensions
+    for block, made in equal_blocks(before, after):
+        long = [order[dim] for dim in block if before[dim] > 1]
+        # Dimensions of one element between two others are no gap.
+        gaps = (
+            any(size > 1 for size in _between(graph, transpose, a, b)) for a, b in pairwise(long)
+        )
+        if len(long) > sum(after[dim] > 1 for dim in made) and any(gaps):
+            return True
+    return False
+
+
+def _between(graph: Graph, transpose: Op, a: int, b: int) -> tuple[int, ...]:
+    """Sizes of the operand's dimensions from after `a` to before `b`, or of `b` if it is before."""
+    dims = graph.values[transpose.inputs[0]].dims
+    return dims[a + 1 : b] if a < b else dims[b : b + 1]
+
+
+def _is_made_in_any_order(graph: Graph, value: int) -> bool:
+    """Whether a product makes a value, or what it is computed of element by element."""
+    seen, todo = {value}, [value]
+    while todo:
+        producer = graph.values[todo.pop()].producer
+        op = graph.ops[producer] if producer >= 0 else None
+        if op is not None and op.opcode == DOT:
+            return True
+        if op is not None and op.opcode in ELEMENTWISE:
+            new = {v for v in op.inputs if graph.values[v].dims} - seen
+            seen |= new
+            todo.extend(new)
+    return False
+
+
+def parts_of_lane_stacks(graph: Graph) -> frozenset[int]:
+    """What loops cut of such stacks, one step in a trip."""
+    stacks = lane_stacks(graph)
+    inside = set[int]()
+    for op in graph.ops:
+        if op.opcode == LOOP_ENTER:
+            pairs = zip(op.inputs, op.outputs)
+            inside.update(carried for given, carried in pairs if given in stacks | inside)
+    cuts = (op for op in graph.ops if op.opcode == DYNAMIC_SLICE and op.inputs[0] in inside)
+    return frozenset(op.outputs[0] for op in cuts if _is_of_one_step(graph, op))
+
+
+def lane_stacks(graph: Graph) -> frozenset[int]:
+    """The arrays that lie so, with their steps first."""
+    products, heads = set[int](), set[int]()
+    stacks = set[int]()
+    for op in graph.ops:
+        (value,) = op.outputs[:1] or (-1,)
+        given = op.inputs[:1]
+        if op.opcode == DOT:
+            products.add(value)
+        elif op.opcode in _SAME_ROWS:
+            alike = [v for v in op.inputs if _rows(graph, v) == _rows(graph, value)]
+            for kind in (products, heads, stacks):
+                if not kind.isdisjoint(alike):
+                    kind.add(value)
+        elif op.opcode == RESHAPE and given[0] in products and _takes_apart(graph, op):
+            heads.add(value)
+        elif op.opcode == TRANSPOSE and given[0] in heads and _begins_with_steps(graph, op):
+            stacks.add(value)
+    return frozenset(stacks)
+
+
+def _rows(graph: Graph, value: int) -> tuple[int, ...]:
+    return graph.values[value].dims[:-1]
+
+
+def _takes_apart(graph: Graph, op: Op) -> bool:
+    """Whether a reshape makes narrow heads of the last dimension, and leaves the others."""
+    before, after = (graph.values[v].dims for v in (op.inputs[0], op.outputs[0]))
+    is_apart = len(after) == len(before) + 1 and after[:-2] == before[:-1]
+    return is_apart and len(after) >= _FEWEST_DIMS and after[-1] < _LANES
+
+
+def _begins_with_steps(graph: Graph, op: Op) -> bool:
+    """Whether a transpose moves a dimension before that of the examples, and nothing else."""
+    order = tuple(op.instruction.dimensions)
+    return order[:2] == (1, 0) and order[2:] == tuple(range(2, len(order)))
+
+
+def _is_of_one_step(graph: Graph, op: Op) -> bool:
+    whole, part = (graph.values[v].dims for v in (op.inputs[0], op.outputs[0]))
+    return part[:1] == (1,) and part[1:] == whole[1:]

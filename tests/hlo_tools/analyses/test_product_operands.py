@@ -1,0 +1,140 @@
+"""Which operands products read from memory, and which their kernels make: small steps."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from automap.backends import backend_for
+from hlo_tools.analyses.kernels import kernels
+from hlo_tools.analyses.widths import stored_bytes
+from tests.hlo_tools.graphs import step_graph
+
+
+ROWS, WIDTH, HEADS = 256, 32, 4
+
+
+def _kernels(graph, platform):
+    n_bytes = stored_bytes(graph, [False] * len(graph.values))
+    return kernels(graph, backend_for(platform).fuser, n_bytes)
+
+
+def _attention(qkv, x):
+    q, k, v = (z.reshape(ROWS, HEADS, -1) for z in jnp.split(x @ qkv, 3, -1))
+    shares = jax.nn.softmax(jnp.einsum("qhd,khd->hqk", q, k))
+    return jnp.einsum("hqk,khd->qhd", shares, v)
+
+
+def _blocks(qkv, x):
+    return [jnp.tanh(z) @ x.T for z in jnp.split(x @ qkv, 3, -1)]
+
+
+@pytest.mark.parametrize(
+    ("platform", "step", "written"),
+    [("tpu", _attention, 3), ("tpu", _blocks, 0), ("cuda", _attention, 0)],
+)
+def test_slices_that_heads_are_made_of_are_written(platform, step, written):
+    """As libtpu 0.0.51 does with 8 x 512 rows of 1,024 features; products read others as they
+    are.
+    """
+    graph = step_graph(step, (WIDTH, 3 * WIDTH), (ROWS, WIDTH))
+    slices = {v for op in graph.ops if op.opcode == "slice" for v in op.outputs}
+    assert len(slices) == 3
+    made = {access.value for kernel in _kernels(graph, platform) for access in kernel.writes}
+    assert len(slices & made) == written
+
+
+def _joined(step):
+    graph = step_graph(step, (ROWS, WIDTH), (ROWS, WIDTH), (2 * WIDTH, WIDTH))
+    (join,) = (v for op in graph.ops if op.opcode == "concatenate" for v in op.outputs)
+    return join in {access.value for k in _kernels(graph, "tpu") for access in k.writes}
+
+
+def test_products_join_their_operands_as_they_load_them():
+    def joined(x, y):
+        return jnp.concatenate([jnp.tanh(x), y], -1)
+
+    def used(x, y, w, use):
+        both = joined(x, y)
+        return both @ w, use(both)
+
+    assert not _joined(lambda x, y, w: used(x, y, w, lambda both: both @ w[::-1]))
+    assert _joined(lambda x, y, w: used(x, y, w, jnp.sin))
+
+
+def test_products_compute_what_they_alone_use_for_themselves():
+    """Gradients of scores, of which queries' and keys' products make their operand each."""
+
+    def step(p, q, s, w):
+        made = p * (q - s) + s * q
+        return made @ w, made.T @ w
+
+    shapes = [(ROWS, ROWS)] * 3
+    made = [
+        {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
+        for graph in (
+            step_graph(step, *shapes, (ROWS, WIDTH)),
+            step_graph(lambda *a: (*step(*a), a[0] * (a[1] - a[2]) + 1), *shapes, (ROWS, WIDTH)),
+        )
+    ]
+    assert len(made[0]) == 2
+    assert len(made[1]) == 3
+
+
+def _in_windows(x):
+    """Windows of 4 x 4 places of [rows, 16, 16, features]."""
+    return x.reshape(-1, 4, 4, 4, 4, x.shape[-1]).swapaxes(2, 3).reshape(-1, 16, 16, x.shape[-1])
+
+
+def _swapped(x):
+    return x.swapaxes(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "written"),
+    [
+        pytest.param(lambda x, w: _in_windows(x) @ w, 1, id="windows"),
+        pytest.param(lambda x, w: _swapped(x) @ w, 0, id="another order"),
+        pytest.param(lambda x, w: _swapped(x @ w).reshape(-1, 256 * WIDTH), 0, id="of a product"),
+    ],
+)
+def test_transposes_that_bring_places_together_are_written(make, written):
+    graph = step_graph(make, (2, 16, 16, WIDTH), (WIDTH, WIDTH))
+    transposed = {v for op in graph.ops if op.opcode == "transpose" for v in op.outputs}
+    made = {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
+    assert transposed and len(transposed & made) == written
+
+
+@pytest.mark.parametrize(
+    ("use", "written"),
+    [
+        pytest.param(lambda c, v: c + v, 1, id="repeated over rows"),
+        pytest.param(lambda c, v: c + v.sum(), 0, id="summed"),
+    ],
+)
+def test_vectors_of_a_stack_are_cut_before_they_are_repeated(use, written):
+    def step(x, vectors):
+        return jax.lax.scan(lambda c, v: (use(c, v), None), x, vectors)[0]
+
+    graph = step_graph(step, (ROWS, WIDTH), (6, WIDTH))
+    cut = {v for op in graph.ops if op.opcode == "dynamic-slice" for v in op.outputs}
+    made = {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
+    assert len(cut & made) == written
+
+
+def test_what_the_next_trip_begins_with_is_stacked_as_it_is_written():
+    def step(x, use):
+        def trip(state, _):
+            state = jnp.tanh(state + x)
+            return state, use(state)
+
+        return jax.lax.scan(trip, x, None, length=6)
+
+    joined = []
+    for use in (lambda state: state, lambda state: state * 2):
+        graph = step_graph(lambda x, use=use: step(x, use), (ROWS, WIDTH))
+        joined += [
+            kernel.joins
+            for kernel in _kernels(graph, "tpu")
+            if graph.ops[kernel.op].opcode == "dynamic-update-slice"
+        ]
+    assert joined == [True, False]
