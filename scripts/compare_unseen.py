@@ -10,7 +10,7 @@ What the compiler said is kept: a second run compiles only plans that changed. A
 planned or compiled, or not in time, is a row that says so.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 import statistics
@@ -26,12 +26,13 @@ from automap.program import load_target
 from scripts.halves import is_held_out
 from scripts.memory_targets import Target
 from scripts.tables import made_by, markdown, replace_table
+from scripts.unseen_attending import ATTENDING
 from scripts.unseen_later import LATER
-from scripts.unseen_steps import ADDED, READ, target_name
+from scripts.unseen_steps import ADDED, READ, Steps, target_name
 
 
 COMMAND = "python -m scripts.compare_unseen --topology {topology} -o {output}"
-Written: TypeAlias = Literal["first", "added last", "later"]
+Written: TypeAlias = Literal["first", "added last", "later", "latest"]
 _MIB = 2**20
 _TIMEOUT_SECONDS = 420.0
 _MAX_NOTE_CHARACTERS = 100
@@ -88,8 +89,7 @@ def rows(steps: Sequence[Callable[[], Target]], topology: str) -> Iterator[Row]:
 
 def _row(make: Callable[[], Target], topology: str) -> Row:
     target = target_name(make)
-    written: Written = "later" if make in LATER else "added last" if make in ADDED else "first"
-    row = Row(name=make.__name__, written=written, is_judged=is_held_out(target))
+    row = Row(name=make.__name__, written=_written(make), is_judged=is_held_out(target))
     step, args = load_target(target, {})
     try:
         plan = automap.plan(step, args, topology=topology)
@@ -112,6 +112,12 @@ def _row(make: Callable[[], Target], topology: str) -> Row:
     )
 
 
+def _written(make: Callable[[], Target]) -> Written:
+    """When a step was written."""
+    groups: Mapping[Written, Steps] = {"added last": ADDED, "later": LATER, "latest": ATTENDING}
+    return next((when for when, steps in groups.items() if make in steps), "first")
+
+
 def _note(error: AutomapError) -> str:
     """The beginning of an error, as a cell of a table."""
     text = " ".join(str(error).split()).replace("|", "/")
@@ -126,9 +132,12 @@ def report(compared: Sequence[Row], topology: str) -> str:
         "all steps": list(compared),
         "the half that judges": [row for row in compared if row.is_judged],
         "the steps that were added last": [r for r in compared if r.written == "added last"],
-        "those of the half that judges that were written later": [
-            row for row in compared if row.is_judged and row.written == "later"
-        ],
+        **{
+            f"those of the half that judges that were written {when}": [
+                row for row in compared if row.is_judged and row.written == when
+            ]
+            for when in ("later", "latest")
+        },
     }
     lines = [f"{topology}:\n\n"]
     for title, group in groups.items():
@@ -182,7 +191,7 @@ def main(topology: str, chosen: tuple[str, ...], output: Path | None) -> None:
     """Compare the steps."""
     # Else JAX looks for a TPU here, and holds the compiler that is to be asked.
     jax.config.update("jax_platforms", "cpu")
-    every = (*READ, *ADDED, *LATER)
+    every = (*READ, *ADDED, *LATER, *ATTENDING)
     steps = [make for make in every if not chosen or make.__name__ in chosen]
     text = report(list(rows(steps, topology)), topology)
     if output is None or chosen:

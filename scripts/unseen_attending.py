@@ -1,6 +1,11 @@
-"""Steps with attention along several dimensions, or states of matrices."""
+"""Steps of `scripts.unseen_steps` that were written on 2026-12-01: attention along several
+dimensions, states of matrices, and rows that are decoded one by one.
 
-from typing import Any
+What a compiler makes of the fitted half was looked at on that day, kernel by kernel; of the others
+nothing was.
+"""
+
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +13,7 @@ import optax
 
 from scripts.memory_targets import Target, array
 from scripts.unseen_targets import (
+    convolution,
     in_heads,
     indices,
     mean_square,
@@ -18,7 +24,7 @@ from scripts.unseen_targets import (
 )
 
 
-def divided_attention() -> Target:
+def video_attention() -> Target:
     """TimeSformer: patches attend to their place in other frames, then to their own frame."""
     batch, frames, places, d, heads, depth = 16, 8, 196, 384, 6, 3
 
@@ -78,7 +84,7 @@ def blocks_and_grids() -> Target:
     return optimized(loss, optax.adamw(1e-3), [layers] * depth, x, y)
 
 
-def pair_bias() -> Target:
+def evoformer_rows() -> Target:
     """Evoformer: rows of an alignment attend with a bias of pairs, which they update."""
     batch, rows, length, d, pairs, heads, depth = 8, 32, 128, 256, 128, 8, 3
 
@@ -183,3 +189,154 @@ def delta_rule() -> Target:
     }
     params = {"embedding": array(vocabulary, d), "layers": [layer] * depth}
     return optimized(loss, optax.adamw(1e-3), params, indices(batch, length))
+
+
+def fast_weights() -> Target:
+    """Linear attention with decay: a matrix of every head forgets, is written to, and is read."""
+    batch, length, d, heads, depth = 32, 128, 768, 12, 2
+
+    def recalled(q: jax.Array, k: jax.Array, v: jax.Array, keep: jax.Array) -> jax.Array:
+        def token(state: jax.Array, at: Any) -> tuple[jax.Array, jax.Array]:
+            q, k, v, keep = at
+            state = keep[..., None] * state + k[..., None] * v[..., None, :]
+            return state, (state * q[..., None]).sum(-2)
+
+        size = d // heads
+        start = jnp.zeros((q.shape[0], heads, size, size), q.dtype)
+        steps = tuple(z.swapaxes(0, 1) for z in (q, k, v, keep))
+        return jax.lax.scan(token, start, steps)[1].swapaxes(0, 1)
+
+    def loss(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
+        for w in params:
+            h = standardized(x)
+            q, k, v = (in_heads(h @ w[name], heads) for name in ("q", "k", "v"))
+            keep = jax.nn.sigmoid(in_heads(h @ w["keep"], heads))
+            mixed = standardized(recalled(q, k, v, keep)).reshape(x.shape)
+            x = x + (mixed * jax.nn.silu(h @ w["gate"])) @ w["o"]
+        return mean_square(x, y)
+
+    names = ("q", "k", "v", "keep", "gate", "o")
+    params = [{name: array(d, d) for name in names}] * depth
+    x = array(batch, length, d)
+    return optimized(loss, optax.adam(1e-3), params, x, x)
+
+
+def dense_graph_attention() -> Target:
+    """Graphormer: every node attends to every other, with biases of edges and of distances."""
+    batch, nodes, d, heads, depth, distances = 64, 96, 256, 8, 4, 20
+
+    def loss(params: Any, x: jax.Array, edges: jax.Array, far: jax.Array, y: jax.Array) -> Any:
+        bias = params["distance"][far] + edges @ params["edge"]
+        bias = jnp.moveaxis(bias, -1, 1)
+
+        def layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+            h = standardized(x) * w["scale"]
+            q, k, v = (in_heads(z, heads).swapaxes(1, 2) for z in jnp.split(h @ w["qkv"], 3, -1))
+            score = q @ k.swapaxes(-1, -2) * (d // heads) ** -0.5 + bias
+            mixed = (jax.nn.softmax(score) @ v).swapaxes(1, 2).reshape(x.shape)
+            x = x + mixed @ w["o"]
+            return x + jax.nn.gelu(standardized(x) @ w["up"]) @ w["down"], None
+
+        x = jax.lax.scan(layer, x, params["layers"])[0]
+        return mean_square(x.mean(1) @ params["out"], y)
+
+    layers = {
+        "scale": array(depth, d),
+        "qkv": array(depth, d, 3 * d),
+        "o": array(depth, d, d),
+        "up": array(depth, d, 4 * d),
+        "down": array(depth, 4 * d, d),
+    }
+    params = {
+        "distance": array(distances, heads),
+        "edge": array(16, heads),
+        "layers": layers,
+        "out": array(d, 1),
+    }
+    edges, far = array(batch, nodes, nodes, 16), indices(batch, nodes, nodes)
+    batched = (array(batch, nodes, d), edges, far, array(batch, 1))
+    return optimized(loss, optax.adamw(1e-3), params, *batched)
+
+
+def super_resolution() -> Target:
+    """Images made four times as large: attention in windows, then pixels out of features."""
+    batch, size, side, d, heads, depth = 16, 48, 8, 120, 6, 3
+    count = size // side
+
+    def attended(x: jax.Array, w: Any) -> jax.Array:
+        parts = x.reshape(batch, count, side, count, side, d).transpose(0, 1, 3, 2, 4, 5)
+        parts = parts.reshape(-1, side * side, d)
+        q, k, v = (in_heads(z, heads) for z in jnp.split(standardized(parts) @ w["qkv"], 3, -1))
+        score = jnp.einsum("nqhd,nkhd->nhqk", q, k) * (d // heads) ** -0.5 + w["bias"]
+        mixed = jnp.einsum("nhqk,nkhd->nqhd", jax.nn.softmax(score), v).reshape(parts.shape)
+        mixed = (mixed @ w["o"]).reshape(batch, count, count, side, side, d)
+        return mixed.transpose(0, 1, 3, 2, 4, 5).reshape(x.shape)
+
+    def loss(params: Any, image: jax.Array, y: jax.Array) -> jax.Array:
+        x = first = convolution(image, params["in"])
+        for w in params["layers"]:
+            x = x + attended(x, w)
+            x = x + jax.nn.gelu(standardized(x) @ w["up"]) @ w["down"]
+        x = convolution(first + convolution(x, params["middle"]), params["out"])
+        x = x.reshape(batch, size, size, 4, 4, 3).transpose(0, 1, 3, 2, 4, 5)
+        return jnp.abs(x.reshape(y.shape) - y).mean()
+
+    layer = {
+        "qkv": array(d, 3 * d),
+        "bias": array(heads, side**2, side**2),
+        "o": array(d, d),
+        "up": array(d, 2 * d),
+        "down": array(2 * d, d),
+    }
+    params = {
+        "in": array(3, 3, 3, d),
+        "layers": [layer] * depth,
+        "middle": array(3, 3, d, d),
+        "out": array(3, 3, d, 48),
+    }
+    image, y = array(batch, size, size, 3), array(batch, 4 * size, 4 * size, 3)
+    return optimized(loss, optax.adam(1e-3), params, image, y)
+
+
+def decoded_rows() -> Target:
+    """One token of each of eight sequences, with caches of 2,048, through layers of a scan."""
+    batch, length, d, heads, depth, vocabulary = 8, 2048, 1024, 16, 8, 32000
+    half = jnp.bfloat16
+
+    def step(params: Any, caches: Any, token: jax.Array, place: jax.Array) -> Any:
+        def layer(x: jax.Array, at: Any) -> tuple[jax.Array, Any]:
+            w, keys, values = at
+            h = rms_normalized(x, w["scale"])
+            q, k, v = (in_heads(h @ w[name], heads) for name in ("q", "k", "v"))
+            keys = jax.lax.dynamic_update_slice(keys, k[:, None], (0, place, 0, 0))
+            values = jax.lax.dynamic_update_slice(values, v[:, None], (0, place, 0, 0))
+            score = jnp.einsum("bhd,bshd->bhs", q, keys).astype(jnp.float32)
+            seen = jnp.where(jnp.arange(length) <= place, score, -1e9)
+            mixed = jnp.einsum("bhs,bshd->bhd", jax.nn.softmax(seen).astype(half), values)
+            x = x + mixed.reshape(x.shape) @ w["o"]
+            return x + jax.nn.silu(x @ w["up"]) @ w["down"], (keys, values)
+
+        x, caches = jax.lax.scan(layer, params["embedding"][token], (params["layers"], *caches))
+        return (x @ params["embedding"].T).argmax(-1), caches, place + 1
+
+    def stacked(*shape: int) -> jax.ShapeDtypeStruct:
+        return array(depth, *shape, dtype=half)
+
+    layers = {name: stacked(d, d) for name in ("q", "k", "v", "o")}
+    layers |= {"scale": stacked(d), "up": stacked(d, 4 * d), "down": stacked(4 * d, d)}
+    params = {"embedding": array(vocabulary, d, dtype=half), "layers": layers}
+    caches = (stacked(batch, length, heads, d // heads),) * 2
+    return step, (params, caches, indices(batch), indices())
+
+
+ATTENDING: Final = (
+    blocks_and_grids,
+    decoded_rows,
+    delta_rule,
+    dense_graph_attention,
+    evoformer_rows,
+    fast_weights,
+    samples_and_features,
+    super_resolution,
+    video_attention,
+)

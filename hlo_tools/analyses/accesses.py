@@ -9,7 +9,7 @@ of two bytes for their loss, is written for the look-up alone: others cast what 
                                                                           -> in: `wide_tables`
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
@@ -157,9 +157,11 @@ class Sources:
         stored: list[bool],
         n_bytes: Sequence[int],
         fuser: Fuser,
+        on_the_way: Collection[int] = (),
     ):
         self.graph = graph
         self._remade, self._cuts = fuser.remade, fuser.cuts
+        self._on_the_way = on_the_way
         self._has_products = fuser.products == "fused"
         self.stored = stored
         self.n_bytes = n_bytes
@@ -224,7 +226,7 @@ class Sources:
         users, own_bytes = len(self.graph.users[value]), self.graph.values[value].n_bytes
         if self._remade == "if all read less":
             users = self._readers(value)
-        if users < 2:
+        if users < 2 or value in self._on_the_way:
             return False
         if self._has_products and users == _REMADE_BY and is_of_products(self.graph, value):
             return False

@@ -53,6 +53,7 @@ from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.passes import share_reads
 from hlo_tools.analyses.product_kernels import (
     at_hand,
+    on_the_way,
     product_that_does,
     stacks_in_products,
     used_at_hand,
@@ -111,7 +112,11 @@ def _each(
     by_products = at_hand(graph, fuser, in_memory)
     for value in used_at_hand(graph, stored, by_products, in_products):
         stored[value] = value in kept
-    sources = Sources(graph, stored, n_bytes, fuser)
+    within = on_the_way(graph, by_products, in_products)
+    sources = Sources(graph, stored, n_bytes, fuser, within)
+    # Some are replaced by what is only stored as several ops use it.
+    for value in used_at_hand(graph, stored, by_products, in_products):
+        stored[value] = value in kept
     result, rounded = list[Kernel](), set[int]()
     for index, op in enumerate(graph.ops):
         if op.opcode == LOOP_ENTER:

@@ -119,6 +119,35 @@ def used_at_hand(
             yield value
 
 
+def on_the_way(
+    graph: Graph, products: Mapping[int, int], stacks: Mapping[int, int]
+) -> frozenset[int]:
+    """What products' kernels compute of their results on the way to something else of theirs, as
+    steps of an activation's gradient: however many of these use it, it is in registers.
+    """
+    return frozenset(
+        op.outputs[0]
+        for op in graph.ops
+        if op.outputs
+        and (product := product_that_does(graph, op, products)) != _NONE
+        and op.opcode not in REDUCTIONS
+        and _is_used_within(graph, op.outputs[0], product, products, stacks)
+    )
+
+
+def _is_used_within(
+    graph: Graph,
+    value: int,
+    product: int,
+    products: Mapping[int, int],
+    stacks: Mapping[int, int],
+) -> bool:
+    users = graph.users[value]
+    own = (stacks.get(u, product_that_does(graph, graph.ops[u], products)) for u in users)
+    is_summed_alone = all(graph.ops[user].opcode in REDUCTIONS for user in users)
+    return all(number == product for number in own) and not is_summed_alone
+
+
 def _products(
     graph: Graph, fuser: Fuser, in_memory: Collection[int] = (), *, in_order: bool = False
 ) -> list[int]:

@@ -2,12 +2,14 @@
 
 Most movements cost nothing there: a product's kernel reads slices of its operands, a transpose is
 another order in which the same numbers lie, and either is part of the kernel that comes after it.
-Four are not:
+Five are not:
 
     heads      a slice whose last dimension is taken apart for products, as queries, keys and values
                are of what one product has made                             -> in: `_takes_heads`
     spread     a part of a stack, in a loop over it, that is then repeated over rows, as scales,
                biases and the vectors of recurrent networks are             -> in: `_spreads`
+    changed    a part of a stack of which an op changes a part, as of the caches of layers that a
+               loop goes over                                           -> in: `_is_changed`
     lanes      a step of a stack whose steps lie side by side, in the lanes of tiles
                                                                    -> in: `parts_of_lane_stacks`
     windows    a transpose after which dimensions become one that did not lie beside each other,
@@ -40,11 +42,13 @@ from hlo_tools.opcodes import (
     CONVERT,
     DOT,
     DYNAMIC_SLICE,
+    DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
     LOOP_ENTER,
     MATRIX_VECTOR,
     OUTER_PRODUCT,
     RESHAPE,
+    SCATTER,
     SLICE,
     TRANSPOSE,
 )
@@ -53,6 +57,7 @@ from hlo_tools.rules import equal_blocks
 
 _NONE: Final = -1
 _AS_LARGE: Final = frozenset({CONVERT, RESHAPE, TRANSPOSE})
+_IN_PLACE: Final = frozenset({DYNAMIC_UPDATE_SLICE, SCATTER})
 _LANES: Final = 128
 _FEWEST_DIMS: Final = 4
 _SAME_ROWS: Final = ELEMENTWISE | {CONVERT, SLICE}
@@ -67,7 +72,7 @@ def rearranged(graph: Graph) -> Iterator[int]:
         if op.opcode == SLICE and users and all(_takes_heads(graph, user) for user in users):
             yield value
         elif op.opcode == DYNAMIC_SLICE and op.trip_count > 1:
-            if value in lanes or _spreads(graph, value):
+            if value in lanes or _spreads(graph, value) or _is_changed(graph, value):
                 yield value
         elif op.opcode == TRANSPOSE and not _is_made_in_any_order(graph, op.inputs[0]):
             if any(_merges(graph, op, user) for user in users):
@@ -99,6 +104,20 @@ def _spreads(graph: Graph, value: int) -> bool:
                 return False
             is_used = True
     return is_used
+
+
+def _is_changed(graph: Graph, value: int) -> bool:
+    """Whether an op writes a part of a value in its place."""
+    todo = [value]
+    while todo:
+        held = todo.pop()
+        for user in graph.users[held]:
+            op = graph.ops[user]
+            if op.opcode in _IN_PLACE and op.inputs[0] == held:
+                return True
+            if op.opcode == RESHAPE:
+                todo.extend(op.outputs)
+    return False
 
 
 def _merges(graph: Graph, transpose: Op, op: Op) -> bool:

@@ -9,6 +9,8 @@ from automap.errors import InputError
 from scripts import compare_unseen, measured_steps
 from scripts.compare_unseen import Row, report
 from scripts.halves import is_held_out
+from scripts.unseen_attending import ATTENDING
+from scripts.unseen_later import LATER
 from scripts.unseen_steps import ADDED, READ, target_name
 
 
@@ -34,21 +36,25 @@ def _row(name, seconds, peak, **fields):
     )
 
 
-@pytest.mark.parametrize("make", (*READ, *ADDED), ids=lambda make: make.__name__)
+EVERY = (*READ, *ADDED, *LATER, *ATTENDING)
+
+
+@pytest.mark.parametrize("make", EVERY, ids=lambda make: make.__name__)
 def test_a_step_can_be_traced(make):
     step, args = make()
     assert jax.eval_shape(step, *args) is not None
 
 
 def test_no_step_is_there_twice():
-    names = [make.__name__ for make in (*READ, *ADDED)]
+    names = [make.__name__ for make in EVERY]
     strangers = [make.__name__ for make in measured_steps.STRANGERS]
     assert len({*names, *strangers}) == len(names) + len(strangers)
-    assert all(inspect.getdoc(make) for make in (*READ, *ADDED))
+    assert all(inspect.getdoc(make) for make in EVERY)
 
 
-def test_both_halves_have_steps_that_were_added_last():
-    judged = [is_held_out(target_name(make)) for make in ADDED]
+@pytest.mark.parametrize("steps", [ADDED, LATER, ATTENDING], ids=["added last", "later", "latest"])
+def test_both_halves_have_steps_that_were_written_after_the_first(steps):
+    judged = [is_held_out(target_name(make)) for make in steps]
     assert any(judged) and not all(judged)
 
 

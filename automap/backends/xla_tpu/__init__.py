@@ -9,9 +9,9 @@ from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lanes import LaneCopyEffect, LanePartsEffect
-from automap.backends.xla_tpu.narrow_results import NarrowResultEffect
 from automap.backends.xla_tpu.padded_arrays import PaddedArraysEffect
 from automap.backends.xla_tpu.panels import unpriced_panels
+from automap.backends.xla_tpu.product_registers import NarrowResultEffect, SingleRowEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from automap.backends.xla_tpu.space_parts import SpacePartsEffect
 from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
@@ -42,6 +42,7 @@ EFFECTS: Final = (
     FewRowsEffect(),
     FourierEffect(),
     NarrowResultEffect(),
+    SingleRowEffect(),
     SpacePartsEffect(),
 )
 

@@ -37,6 +37,7 @@ from hlo_tools.analyses.matrix_vector import summed_value
 from hlo_tools.graph import DTYPE_BITS, Graph
 from hlo_tools.opcodes import (
     BROADCAST,
+    DYNAMIC_SLICE,
     DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
     LOOP_ENTER,
@@ -50,7 +51,7 @@ from hlo_tools.opcodes import (
 
 _REGISTER_BITS: Final = 32
 _NARROW_BITS: Final = 16
-_MOVES: Final = frozenset({BROADCAST, RESHAPE, TRANSPOSE})
+_MOVES: Final = frozenset({BROADCAST, DYNAMIC_SLICE, RESHAPE, TRANSPOSE})
 
 
 def is_launched(graph: Graph, kernel: Kernel) -> bool:

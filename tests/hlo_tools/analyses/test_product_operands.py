@@ -138,3 +138,36 @@ def test_what_the_next_trip_begins_with_is_stacked_as_it_is_written():
             if graph.ops[kernel.op].opcode == "dynamic-update-slice"
         ]
     assert joined == [True, False]
+
+
+def test_a_cache_is_cut_out_of_its_stack_before_a_part_of_it_changes():
+    def step(x, caches):
+        def layer(x, cache):
+            cache = jax.lax.dynamic_update_slice(cache, x[None], (3, 0))
+            return x + cache.sum(0), cache
+
+        return jax.lax.scan(layer, x, caches)
+
+    graph = step_graph(step, (WIDTH,), (6, ROWS, WIDTH))
+    (cut,) = (v for op in graph.ops if op.opcode == "dynamic-slice" for v in op.outputs)
+    assert cut in {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
+
+
+def test_steps_of_an_activations_gradient_are_not_written():
+    """In the kernel of the product that flows back, as libtpu 0.0.51 has them."""
+
+    def step(x, w, b, o):
+        def loss(x, w, b):
+            return ((jax.nn.gelu(x @ w + b) @ o) ** 2).sum()
+
+        return jax.grad(loss, (0, 1, 2))(x, w, b)
+
+    graph = step_graph(step, (ROWS, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH,), (4 * WIDTH, WIDTH))
+    wide = [
+        access.value
+        for kernel in _kernels(graph, "tpu")
+        for access in kernel.writes
+        if graph.values[access.value].dims == (ROWS, 4 * WIDTH)
+    ]
+    # What the first product made, and its gradient, which two products and a sum read.
+    assert len(wide) == 2

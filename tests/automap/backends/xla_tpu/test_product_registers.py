@@ -6,9 +6,11 @@ import pytest
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
+from automap.space.presets import PRESETS
 from automap.space.space import Space
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
+from tests.automap.cost.kernels.plain import evaluator
 from tests.steps import problem_of
 
 
@@ -110,3 +112,18 @@ def test_newer_vector_units_compute_in_two_bytes():
     on_new = product_seconds("bfloat16", "v6e:2x2")
     assert on_new < product_seconds("float32", "v6e:2x2")
     assert on_new < product_seconds("bfloat16", "v5e:2x2") / 3
+
+
+@pytest.mark.parametrize(("rows", "microseconds"), [(8, 312), (16, 103)])
+def test_a_matrix_that_meets_one_row_goes_through_registers(rows, microseconds):
+    """One row and two of eight devices; of one the compiler makes what it makes of a vector."""
+
+    def step(params, batch):
+        return batch["x"] @ params["w"]
+
+    params = {"w": jax.ShapeDtypeStruct((8192, 4096), "bfloat16")}
+    batch = {"x": jax.ShapeDtypeStruct((rows, 8192), "bfloat16")}
+    cost, space = evaluator(step, (params, batch), get_topology("v5e:2x4"))
+    (point,) = PRESETS["data-parallel"].points(space, Mesh(("data",), (8,)))
+    seconds = cost.evaluate(space.split_classes(point)).compute_seconds
+    assert seconds * 1e6 == pytest.approx(microseconds, rel=0.05)
