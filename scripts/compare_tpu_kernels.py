@@ -6,8 +6,9 @@ The cases are those of `scripts.kernel_cases` that compute element by element, s
 convolve; the compiler's seconds are those of all kernels of a case, by its cycles
 (`automap.verify.replayed`). Products of all sizes are left out: their operands, as long as they
 fit, are fetched to the memory on the chip before, which no kernel of a case this small says; those
-of `scripts.product_cases` have small ones. What is predicted was read from programs for v5e
-(`automap.cost.kernels.beside_memory`, `beside_products`); of other generations nothing was.
+of `scripts.product_cases` have small ones. The steps of `scripts.sequence_cases` have several
+kernels. What is predicted was read from programs for v5e (`automap.cost.kernels.beside_memory`,
+`beside_products`, `hlo_tools.analyses.rearranged`); of other generations nothing was.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,7 @@ from scripts.kernel_cases import (
     vectors,
 )
 from scripts.product_cases import made
+from scripts.sequence_cases import sequences
 from scripts.tables import made_by, markdown, replace_table
 
 
@@ -96,7 +98,8 @@ def _row(name: str, own: Sequence[float]) -> list[str]:
 def main(topology: str, output: Path | None) -> None:
     """Make the table."""
     jax.config.update("jax_platforms", "cpu")
-    cases = (*vectors(), *outer(), *rows(), *columns(), *moves(), *convolutions(), *made())
+    alone = (*vectors(), *outer(), *rows(), *columns(), *moves(), *convolutions(), *made())
+    cases = (*alone, *sequences())
     table = report(list(ratios(cases, get_topology(topology))))
     command = COMMAND.format(topology=topology, output=output or "FILE")
     text = made_by(command, f"jax {jax.__version__}") + table
