@@ -71,9 +71,9 @@ Parts: TypeAlias = dict[tuple[int, int], int]
 # No limit: all bytes of a value.
 WHOLE = 1 << 62
 _VIEWED: Final = frozenset({CONVERT, RESHAPE, TRANSPOSE})
-# So many products each make an operand for themselves, whatever they read for it, as those of
-# queries and keys make the gradient of scores; more find it in memory.
-_REMADE_BY: Final = 2
+# Two products each make an operand for themselves of up to so many times its own bytes, as those of
+# queries and keys make the gradient of scores of what is as wide; more find it in memory.
+_PRODUCTS_REMAKE_RATIO = 2.5
 # A value used twice is kept if remaking it reads more than this many times its own bytes, before it
 # is rounded.
 _RECOMPUTE_RATIO = 1.5
@@ -228,10 +228,10 @@ class Sources:
             users = self._readers(value)
         if users < 2 or value in self._on_the_way:
             return False
-        if self._has_products and users == _REMADE_BY and is_of_products(self.graph, value):
-            return False
         if self._remade == "cheap":
-            return source_bytes > _RECOMPUTE_RATIO * own_bytes
+            is_of_two = self._has_products and users == 2 and is_of_products(self.graph, value)
+            ratio = _PRODUCTS_REMAKE_RATIO if is_of_two else _RECOMPUTE_RATIO
+            return source_bytes > ratio * own_bytes
         return users * source_bytes > source_bytes + (1 + users) * own_bytes
 
     def _readers(self, value: int) -> int:

@@ -53,6 +53,7 @@ from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.analyses.passes import share_reads
 from hlo_tools.analyses.product_kernels import (
     at_hand,
+    exponentials,
     on_the_way,
     product_that_does,
     stacks_in_products,
@@ -110,6 +111,8 @@ def _each(
             fuse(graph, stored, op.outputs[0])
     in_products = stacks_in_products(graph, fuser)
     by_products = at_hand(graph, fuser, in_memory)
+    for value in exponentials(graph, by_products):
+        stored[value] = True
     for value in used_at_hand(graph, stored, by_products, in_products):
         stored[value] = value in kept
     within = on_the_way(graph, by_products, in_products)

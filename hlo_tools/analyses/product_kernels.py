@@ -9,7 +9,7 @@ Such a kernel has its product's result at hand, part by part, and with it
     sums        over whatever dimensions, of that; what waits for a sum needs all of it first
     maxima      of whole rows of float32 numbers, up to `_LONGEST_ROW` of them: a softmax goes on
                 with these in the same kernel, up to the sum of its exponentials. It does not where
-                the product made narrower numbers that are widened, nor after anything is asked of
+                it takes narrower numbers that are only widened, nor after anything is asked of
                 the maxima, as `logsumexp` asks whether they are finite
 
 A product writes its result in any order of dimensions, so that a transpose of it is no work; but a
@@ -32,6 +32,7 @@ from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     BROADCAST,
     CONTRACTIONS,
+    CONVERT,
     DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
     REDUCTIONS,
@@ -119,6 +120,19 @@ def used_at_hand(
             yield value
 
 
+def exponentials(graph: Graph, products: Mapping[int, int]) -> Iterator[int]:
+    """Exponentials that products' kernels make and sum: these are written for what divides them by
+    their sum, and the scores that they are made of are not.
+    """
+    for op in graph.ops:
+        if op.opcode != "exponential" or op.outputs[0] not in products:
+            continue
+        users = [graph.ops[user] for user in graph.users[op.outputs[0]]]
+        sums = [user for user in users if user.opcode in REDUCTIONS]
+        if sums and len(users) > len(sums):
+            yield op.outputs[0]
+
+
 def on_the_way(
     graph: Graph, products: Mapping[int, int], stacks: Mapping[int, int]
 ) -> frozenset[int]:
@@ -166,7 +180,7 @@ def _products(
         ready = max((behind[v] for v in op.inputs), default=_NONE)
         if op.opcode in CONTRACTIONS:
             product = ready = index
-        elif product != _NONE and _is_of_maxima(graph, op, product, maxima):
+        elif product != _NONE and _is_of_maxima(graph, op, maxima):
             maxima.update(op.outputs)
         elif op.opcode in ELEMENTWISE or _keeps_dims(graph, op):
             product = product if others < product else _NONE
@@ -181,7 +195,7 @@ def _products(
     return products
 
 
-def _is_of_maxima(graph: Graph, op: Op, product: int, maxima: set[int]) -> bool:
+def _is_of_maxima(graph: Graph, op: Op, maxima: set[int]) -> bool:
     """Whether an op takes the maxima of rows of what a product makes, or spreads such `maxima` over
     the rows again.
     """
@@ -189,10 +203,18 @@ def _is_of_maxima(graph: Graph, op: Op, product: int, maxima: set[int]) -> bool:
         return all(v in maxima or not graph.varies[v] for v in op.inputs)
     if op.opcode not in REDUCTIONS or op.instruction.attributes.combiner != "maximum":
         return False
-    rows, made = graph.values[op.inputs[0]], graph.values[graph.ops[product].outputs[0]]
+    rows = graph.values[op.inputs[0]]
     is_of_rows = tuple(op.instruction.dimensions) == (len(rows.dims) - 1,)
-    is_wide = rows.dtype == made.dtype == "f32"
+    is_wide = rows.dtype == "f32" and not _is_widened(graph, op.inputs[0])
     return is_wide and is_of_rows and rows.dims[-1] <= _LONGEST_ROW
+
+
+def _is_widened(graph: Graph, value: int) -> bool:
+    """Whether a value is nothing but a narrower one as float32."""
+    producer = graph.values[value].producer
+    if producer < 0 or graph.ops[producer].opcode != CONVERT:
+        return False
+    return graph.values[graph.ops[producer].inputs[0]].dtype != "f32"
 
 
 def _summed(graph: Graph, products: Sequence[int]) -> set[int]:

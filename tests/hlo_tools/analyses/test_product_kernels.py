@@ -152,6 +152,7 @@ def test_a_product_that_is_summed_alone_takes_as_long_as_if_it_were_written():
     [
         pytest.param(jax.nn.softmax, "float32", True, id="softmax"),
         pytest.param(jax.nn.softmax, "bfloat16", False, id="of narrower numbers"),
+        pytest.param(lambda x: jax.nn.softmax(x / 8), "bfloat16", True, id="of scaled numbers"),
         pytest.param(jax.nn.logsumexp, "float32", False, id="asks whether maxima are finite"),
     ],
 )

@@ -61,23 +61,43 @@ def test_products_join_their_operands_as_they_load_them():
     assert _joined(lambda x, y, w: used(x, y, w, jnp.sin))
 
 
-def test_products_compute_what_they_alone_use_for_themselves():
+@pytest.mark.parametrize(
+    ("make", "more", "written"),
+    [
+        pytest.param(lambda p, q, s: p * (q - 1) + q, None, 0, id="of two arrays"),
+        pytest.param(lambda p, q, s: p * (q - s) + q, None, 1, id="of three"),
+        pytest.param(lambda p, q, s: p * (q - 1) + q, jnp.sin, 1, id="used by others too"),
+    ],
+)
+def test_two_products_make_an_operand_for_themselves(make, more, written):
     """Gradients of scores, of which queries' and keys' products make their operand each."""
 
     def step(p, q, s, w):
-        made = p * (q - s) + s * q
-        return made @ w, made.T @ w
+        made = make(p, q, s)
+        return made @ w, made.T @ w, () if more is None else more(made).sum()
 
-    shapes = [(ROWS, ROWS)] * 3
-    made = [
-        {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
-        for graph in (
-            step_graph(step, *shapes, (ROWS, WIDTH)),
-            step_graph(lambda *a: (*step(*a), a[0] * (a[1] - a[2]) + 1), *shapes, (ROWS, WIDTH)),
-        )
+    graph = step_graph(step, *[(ROWS, ROWS)] * 3, (ROWS, WIDTH))
+    arrays = {
+        access.value
+        for kernel in _kernels(graph, "tpu")
+        for access in kernel.writes
+        if graph.values[access.value].dims == (ROWS, ROWS)
+    }
+    assert len(arrays) == written
+
+
+def test_exponentials_that_a_products_kernel_sums_are_written_and_not_the_scores():
+    def step(x, w, v):
+        return jax.nn.softmax(x @ w) @ v
+
+    graph = step_graph(step, (ROWS, WIDTH), (WIDTH, ROWS), (ROWS, WIDTH))
+    opcodes = [
+        graph.ops[graph.values[access.value].producer].opcode
+        for kernel in _kernels(graph, "tpu")
+        for access in kernel.writes
+        if graph.values[access.value].dims == (ROWS, ROWS)
     ]
-    assert len(made[0]) == 2
-    assert len(made[1]) == 3
+    assert opcodes == ["exponential"]
 
 
 def _in_windows(x):
