@@ -31,7 +31,8 @@ class Fuser:
     `cuts` whether what one kernel reads through several slices is read once where these overlap, or
     once for each slice,
     `joins` whether concatenations and pads are made again by each op that uses them, or written if
-    several do, as are slices of one shape, of one array, that they join.
+    several do that are no products, as are slices of one shape, of one array, that they join, and
+    what else is brought to other places (`hlo_tools.analyses.rearranged`).
 
     `remade` says what several ops use and each of them makes again: of a value of V bytes that is
     made of S bytes, where S is up to 1.5 V ("cheap"), or where all n users together move no more
