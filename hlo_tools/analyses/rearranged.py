@@ -19,15 +19,18 @@ A product writes what it makes in any order, so that its result needs no such tr
 
 *Lane stacks*: what a product makes of a sequence, [batch, steps, features], is taken apart into
 heads of fewer features than a tile has lanes. With features minor much of each tile would be empty,
-so that XLA:TPU lets steps be minor, all the way from the product, and a loop that goes over steps
-finds each of them in a lane of its own
+so that XLA:TPU lets steps be minor where they leave less of it empty, all the way from the product,
+and a loop that goes over steps finds each of them in a lane of its own
 
-    [batch, steps, heads, d] -> [steps, batch, heads, d],  d < 128             -> in: `lane_stacks`
+    [batch, steps, heads, d] -> [steps, batch, heads, d],  d < 128
+    ceil128(steps) / steps < ceil128(d) / d                                    -> in: `lane_stacks`
+
+if heads fill the eight rows of tiles (`HEADS_IN_ROWS`); others lie as they are.
 
 Read of libtpu 0.0.51 for v5e (2026-12-01): attention of 8 to 16 heads of 32 to 128 features after
 one product for all, windows and grids of 7 x 7 and 8 x 8 places before and after products, loops
-over 100 to 512 steps of 8 and 32 examples with heads of 32, 64 and 128 features, of which the last
-lie otherwise, in bfloat16 and float32.
+over 64 to 512 steps of 1 to 32 examples with 2 to 24 heads of 32 to 128 features, in bfloat16 and
+float32.
 """
 
 from collections.abc import Iterator
@@ -59,6 +62,7 @@ _NONE: Final = -1
 _AS_LARGE: Final = frozenset({CONVERT, RESHAPE, TRANSPOSE})
 _IN_PLACE: Final = frozenset({DYNAMIC_UPDATE_SLICE, SCATTER})
 _LANES: Final = 128
+HEADS_IN_ROWS: Final = 8
 _FEWEST_DIMS: Final = 4
 _SAME_ROWS: Final = ELEMENTWISE | {CONVERT, SLICE}
 
@@ -196,16 +200,25 @@ def _rows(graph: Graph, value: int) -> tuple[int, ...]:
 
 
 def _takes_apart(graph: Graph, op: Op) -> bool:
-    """Whether a reshape makes narrow heads of the last dimension, and leaves the others."""
+    """Whether a reshape makes heads of the last dimension, and leaves the others."""
     before, after = (graph.values[v].dims for v in (op.inputs[0], op.outputs[0]))
     is_apart = len(after) == len(before) + 1 and after[:-2] == before[:-1]
-    return is_apart and len(after) >= _FEWEST_DIMS and after[-1] < _LANES
+    return is_apart and len(after) >= _FEWEST_DIMS and after[-2] % HEADS_IN_ROWS == 0
 
 
 def _begins_with_steps(graph: Graph, op: Op) -> bool:
-    """Whether a transpose moves a dimension before that of the examples, and nothing else."""
-    order = tuple(op.instruction.dimensions)
-    return order[:2] == (1, 0) and order[2:] == tuple(range(2, len(order)))
+    """Whether a transpose moves steps before examples and nothing else, of which fewer lanes stay
+    empty than of features.
+    """
+    order, dims = tuple(op.instruction.dimensions), graph.values[op.outputs[0]].dims
+    steps, features = dims[0], dims[-1]
+    is_by_steps = order[:2] == (1, 0) and order[2:] == tuple(range(2, len(order)))
+    return is_by_steps and 0 < _in_lanes(steps) * features < _in_lanes(features) * steps
+
+
+def _in_lanes(size: int) -> int:
+    """The lanes of all tiles along a dimension."""
+    return -(-size // _LANES) * _LANES
 
 
 def _is_of_one_step(graph: Graph, op: Op) -> bool:

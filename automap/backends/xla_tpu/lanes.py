@@ -18,7 +18,8 @@ reads of one is a lane of all tiles. The compiler turns eight numbers of it at a
 
     extra = numbers * `lane_part_seconds` / cores              beyond the bytes, on a device
 
-for numbers of four and of two bytes. [8, 8, 64] numbers of float32 take 7.1 us in each trip on v5e,
+for numbers of four and of two bytes, where a plan leaves a device heads that fill the rows of
+tiles. [8, 8, 64] numbers of float32 take 7.1 us in each trip on v5e,
 and of bfloat16 5.7, where their bytes take none
 (tests/automap/backends/xla_tpu/test_lane_parts.py)                   -> in: `LaneParts.add_to`
 """
@@ -38,7 +39,7 @@ from automap.backends.effects import (
     TracedKernels,
     select_rows,
 )
-from hlo_tools.analyses.rearranged import parts_of_lane_stacks
+from hlo_tools.analyses.rearranged import HEADS_IN_ROWS, parts_of_lane_stacks
 
 
 _LANES: Final = 128
@@ -71,18 +72,22 @@ class LaneCopyEffect:
 class LanePartsEffect:
     """What loops cut of stacks whose steps are minor."""
 
-    n_columns: ClassVar[int] = 1
+    n_columns: ClassVar[int] = 3
     passes: ClassVar[bool] = False
     pads: ClassVar[bool] = False
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
-        """Of each kernel the bytes of a number of the part that it writes."""
+        """Of each kernel, of the part that it writes, the bytes of a number, and the number of the
+        dimension of heads and its size.
+        """
         graph = program.problem.graph
-        parts = graph.remember(parts_of_lane_stacks)
+        rows = {
+            value: (item_bytes(graph, value), len(dims) - 2, dims[-2])
+            for value in graph.remember(parts_of_lane_stacks)
+            if (dims := graph.values[value].dims)
+        }
         return [
-            KernelUses(
-                {a.value: (item_bytes(graph, a.value),) for a in kernel.writes if a.value in parts}
-            )
+            KernelUses({a.value: rows[a.value] for a in kernel.writes if a.value in rows})
             for kernel in program.kernels
         ]
 
@@ -93,10 +98,14 @@ class LanePartsEffect:
 
 @dataclass(frozen=True)
 class LaneParts:
-    """`access` indexes `KernelTable.traffic_*`, `item_bytes` are those of a number; [uses]."""
+    """`access` indexes `KernelTable.traffic_*`, `item_bytes` are those of a number, `heads` the
+    sizes of the dimensions `head_dim`; [uses].
+    """
 
     access: np.ndarray
     item_bytes: np.ndarray
+    head_dim: np.ndarray
+    heads: np.ndarray
 
     def select(self, copied: CopiedAccesses) -> "LaneParts":
         """Those of copied accesses."""
@@ -108,5 +117,8 @@ class LaneParts:
             return
         wide, narrow = work.numbers.lane_part_seconds
         each = np.where(self.item_bytes >= _WIDE_BYTES, wide, narrow) / work.device.cores
+        dims = work.dim_of_axis[work.access_row[self.access]]
+        heads = self.heads / np.where(dims == self.head_dim[:, None], work.sizes, 1).prod(axis=1)
         seconds = work.local_bytes[self.access] / self.item_bytes * each
+        seconds = np.where(heads % HEADS_IN_ROWS == 0, seconds, 0.0)
         np.add.at(work.extra_seconds, work.access_kernel[self.access], seconds)
