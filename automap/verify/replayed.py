@@ -75,11 +75,10 @@ from hlo_tools.read.proto import decode_module
 
 
 _PRICED: Final = frozenset(kind.value for kind in CollectiveKind)
-_HOST_COPIES: Final = frozenset(
-    {"fusion", "copy", "copy-start", DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE}
-)
+_COPIES: Final = frozenset({"fusion", "copy", "copy-start", DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE})
 _SLICES: Final = frozenset({"slice", DYNAMIC_SLICE})
-_CHIP: Final = "memory of the device"
+_CHIP: Final = frozenset({"memory of the device"})
+_MOSAIC: Final = "tpu_custom_call"
 _LOOK_UPS: Final = frozenset({GATHER, SCATTER})
 _ESTIMATED: Final = frozenset(("fusion", "custom-call"))
 _GPU_COLLECTIVES: Final = "stream of collectives"
@@ -187,7 +186,7 @@ def kernel_prices(
     moved = {
         instruction.name: _moved_bytes(instruction, operands, module)
         for instruction, operands in _with_operands(module)
-        if cycles.get(instruction.name, 0) is None or _is_look_up(instruction, cycles, module)
+        if cycles.get(instruction.name, 0) is None or _is_silent(instruction, cycles, module)
     }
 
     def seconds(instruction: Instruction) -> float:
@@ -199,10 +198,12 @@ def kernel_prices(
     return seconds
 
 
-def _is_look_up(instruction: Instruction, cycles: Mapping[str, int | None], module: Module) -> bool:
-    """Whether a fusion looks rows up or adds to some: the compiler says nothing of these."""
-    is_silent = instruction.opcode == "fusion" and instruction.name not in cycles
-    return is_silent and not _LOOK_UPS.isdisjoint(_opcodes(instruction, module))
+def _is_silent(instruction: Instruction, cycles: Mapping[str, int | None], module: Module) -> bool:
+    """Whether a kernel is one that the compiler says nothing of: look-ups, scatters, and Mosaic."""
+    if instruction.name in cycles or instruction.attributes.custom_call_target == _MOSAIC:
+        return instruction.name not in cycles
+    is_fusion = instruction.opcode == "fusion"
+    return is_fusion and not _LOOK_UPS.isdisjoint(_opcodes(instruction, module))
 
 
 def _moved_bytes(instruction: Instruction, operands: Sequence[Shape], module: Module) -> int:
@@ -240,8 +241,7 @@ def _chip_copies(module: Module, topology: Topology) -> Mapping[str, Cost]:
             if copied and {s.memory_space for s in copied} <= {DEVICE_SPACE, CHIP_SPACE}:
                 moved = (s for s in copied if s.memory_space == DEVICE_SPACE)
                 seconds = sum(map(shape_bytes, moved)) / topology.device.hbm_bytes_per_s
-                transfer = Transfer(seconds, frozenset({_CHIP}))
-                costs[instruction.name] = Cost(transfers=(transfer,))
+                costs[instruction.name] = Cost(transfers=(Transfer(seconds, _CHIP),))
     return costs
 
 
@@ -270,7 +270,7 @@ def _host_copies(module: Module, topology: Topology) -> Mapping[str, Cost]:
     in_line = backend_for(topology.platform).host_copies == "in line"
     for instruction, operands in _with_operands(module) if host_bytes_per_s else ():
         made, *rest = instruction.shape.elements or (instruction.shape,)
-        if instruction.opcode not in _HOST_COPIES:
+        if instruction.opcode not in _COPIES:
             continue
         # The start of a copy makes (what it writes, what it reads, its state).
         is_start = instruction.opcode == "copy-start"

@@ -47,3 +47,20 @@ def test_look_ups_and_scatters_take_as_long_as_the_rows_that_they_move():
     for data, n_bytes in ((look_up, 2 * rows + indices + 128 * 4), (scatter, 3 * (rows + indices))):
         step = replayed_step(data, tpus, MESH)
         assert step.seconds == pytest.approx(n_bytes / tpus.device.hbm_bytes_per_s)
+
+
+@pytest.mark.parametrize(("target", "n_bytes"), [("tpu_custom_call", 3 * 512), ("Sharding", 0)])
+def test_a_kernel_of_mosaic_takes_what_it_moves(target, n_bytes):
+    """The compiler's own of attention, and a user's of Pallas: it gives neither any cycles."""
+    arrays = "x: f32[128], y: f32[128]"
+    entry = f"""
+ENTRY %main ({arrays}) -> f32[128] {{
+  %x = f32[128] parameter(0)
+  %y = f32[128] parameter(1)
+  ROOT %out = f32[128] custom-call(%x, %y), custom_call_target="{target}"
+}}
+"""
+    data = text_to_proto(f"HloModule step, is_scheduled=true\n{entry}")
+    tpus = get_topology("v5e:2x4")
+    step = replayed_step(data, tpus, MESH)
+    assert step.seconds == pytest.approx(n_bytes / tpus.device.hbm_bytes_per_s)
