@@ -80,7 +80,7 @@ def _step(record: VerificationRecord) -> Iterator[str]:
     )
     yield (
         f"  = kernels {seconds_text(step.kernel_seconds)} + {waited} in which they wait for "
-        f"collectives, which take {seconds_text(step.collective_seconds)}"
+        f"collectives and copies, which take {seconds_text(step.collective_seconds)}"
     )
 
 

@@ -70,13 +70,13 @@ from hlo_tools.opcodes import (
     GATHER,
     JOINS_DEVICES,
     SCATTER,
+    SLICES,
 )
 from hlo_tools.read.proto import decode_module
 
 
 _PRICED: Final = frozenset(kind.value for kind in CollectiveKind)
 _COPIES: Final = frozenset({"fusion", "copy", "copy-start", DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE})
-_SLICES: Final = frozenset({"slice", DYNAMIC_SLICE})
 _CHIP: Final = frozenset({"memory of the device"})
 _MOSAIC: Final = "tpu_custom_call"
 _LOOK_UPS: Final = frozenset({GATHER, SCATTER})
@@ -230,18 +230,16 @@ def _chip_copies(module: Module, topology: Topology) -> Mapping[str, Cost]:
     """Copies that have a start and a done, and slices that are started and waited for so."""
     if topology.platform != "tpu":
         return {}
-    computations, costs = module.computations.values(), dict[str, Cost]()
-    starts = (i for c in computations for i in c.instructions if i.opcode == "async-start")
-    started = {called for start in starts for called in start.called}
-    for computation in computations:
-        shapes = {i.id: i.shape for i in computation.instructions}
-        for instruction in computation.instructions:
-            operands = [shapes[number] for number in instruction.operands]
-            copied = _copied(instruction, operands, is_started=computation.id in started)
-            if copied and {s.memory_space for s in copied} <= {DEVICE_SPACE, CHIP_SPACE}:
-                moved = (s for s in copied if s.memory_space == DEVICE_SPACE)
-                seconds = sum(map(shape_bytes, moved)) / topology.device.hbm_bytes_per_s
-                costs[instruction.name] = Cost(transfers=(Transfer(seconds, _CHIP),))
+    costs = dict[str, Cost]()
+    starts = (i for i, _ in _with_operands(module) if i.opcode == "async-start")
+    called = {computation for start in starts for computation in start.called}
+    started = {inner.name for c in called for inner in module.computations[c].instructions}
+    for instruction, operands in _with_operands(module):
+        copied = _copied(instruction, operands, is_started=instruction.name in started)
+        if copied and {s.memory_space for s in copied} <= {DEVICE_SPACE, CHIP_SPACE}:
+            moved = (s for s in copied if s.memory_space == DEVICE_SPACE)
+            seconds = sum(map(shape_bytes, moved)) / topology.device.hbm_bytes_per_s
+            costs[instruction.name] = Cost(transfers=(Transfer(seconds, _CHIP),))
     return costs
 
 
@@ -253,7 +251,7 @@ def _copied(
     if opcode == "copy-start":
         # It makes (what it writes, what it reads, its state).
         return instruction.shape.elements[:2]
-    if is_started and opcode in _SLICES:
+    if is_started and opcode in SLICES:
         part = instruction.shape
         return part, replace(part, memory_space=operands[0].memory_space)
     if is_started and opcode == DYNAMIC_UPDATE_SLICE:

@@ -41,7 +41,7 @@ class CompiledRecord:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
     """The compiled schedule, replayed (`automap.verify.replayed`): seconds of one step, of its
-    kernels and of its collectives, some of which run beside kernels.
+    kernels and of its collectives and copies between memories, some of which run beside kernels.
     """
 
     seconds: float

@@ -11,7 +11,7 @@ of two bytes for their loss, is written for the look-up alone: others cast what 
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from hlo_tools.analyses.fuser import Fuser
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
@@ -21,11 +21,10 @@ from hlo_tools.opcodes import (
     COPY,
     DOT,
     DYNAMIC_UPDATE_SLICE,
+    EACH_ELEMENT,
     GATHER,
     READS_PART,
-    RESHAPE,
     SCATTER,
-    TRANSPOSE,
     VIEWS,
 )
 
@@ -70,7 +69,6 @@ Parts: TypeAlias = dict[tuple[int, int], int]
 
 # No limit: all bytes of a value.
 WHOLE = 1 << 62
-_VIEWED: Final = frozenset({CONVERT, RESHAPE, TRANSPOSE})
 # Two products each make an operand for themselves of up to so many times its own bytes, as those of
 # queries and keys make the gradient of scores of what is as wide; more find it in memory.
 _PRODUCTS_REMAKE_RATIO = 2.5
@@ -121,7 +119,7 @@ def is_of_products(graph: Graph, value: int) -> bool:
     while todo:
         for user in graph.users[todo.pop()]:
             op = graph.ops[user]
-            if op.opcode in _VIEWED:
+            if op.opcode in EACH_ELEMENT:
                 todo.extend(op.outputs)
             elif op.opcode != DOT:
                 return False
@@ -147,8 +145,8 @@ def part_of_result(n_bytes: Sequence[int], op: Op) -> int:
 
 
 class Sources:
-    """Stored values each value is made from; decides on the way what recomputing would cost too
-    much.
+    """Stored values each value is made from; decides what recomputing would cost too much, but for
+    what is `on_the_way` within a product's kernel.
     """
 
     def __init__(
@@ -157,7 +155,7 @@ class Sources:
         stored: list[bool],
         n_bytes: Sequence[int],
         fuser: Fuser,
-        on_the_way: Collection[int] = (),
+        on_the_way: Collection[int],
     ):
         self.graph = graph
         self._remade, self._cuts = fuser.remade, fuser.cuts

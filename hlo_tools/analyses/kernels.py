@@ -100,9 +100,7 @@ def _each(
 ) -> list[Kernel]:
     """Kernels that share nothing; the values `in_memory` are there whatever is fused."""
     stored = _stored(graph, fuser)
-    moves = (*_used_joins(graph), *_twin_slices(graph), *rearranged(graph))
-    moved = moves if fuser.joins == "written" else ()
-    for value in (*in_memory, *moved):
+    for value in (*in_memory, *_moved(graph, fuser)):
         stored[value] = True
     kept = graph.held.union(in_memory)
     for op in graph.ops if fuser.products != "bare" else ():
@@ -281,6 +279,14 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
             for value in op.outputs:
                 stored[value] = True
     return stored
+
+
+def _moved(graph: Graph, fuser: Fuser) -> Iterator[int]:
+    """What is joined, cut or brought to other places by kernels of their own."""
+    if fuser.joins == "written":
+        yield from _used_joins(graph)
+        yield from _twin_slices(graph)
+        yield from rearranged(graph)
 
 
 def _used_joins(graph: Graph) -> Iterator[int]:

@@ -35,7 +35,10 @@ from hlo_tools.opcodes import (
     CONVERT,
     DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
+    EXPONENTIAL,
+    IS_FINITE,
     REDUCTIONS,
+    REORDERS,
     RESHAPE,
     TRANSPOSE,
     VIEWS,
@@ -44,8 +47,7 @@ from hlo_tools.opcodes import (
 
 _LONGEST_ROW: Final = 4096
 _NONE: Final = -1
-_SPREADS: Final = (ELEMENTWISE - {"is-finite"}) | {BROADCAST, RESHAPE}
-_REORDERS: Final = frozenset({RESHAPE, TRANSPOSE})
+_SPREADS: Final = (ELEMENTWISE - {IS_FINITE}) | {BROADCAST, RESHAPE}
 
 
 def stacks_in_products(graph: Graph, fuser: Fuser) -> Mapping[int, int]:
@@ -89,7 +91,7 @@ def product_that_does(graph: Graph, op: Op, products: Mapping[int, int]) -> int:
     """
     if op.opcode in REDUCTIONS:
         return products.get(summed_value(graph, op), _NONE)
-    is_element = op.opcode in ELEMENTWISE or op.opcode in _REORDERS
+    is_element = op.opcode in ELEMENTWISE or op.opcode in REORDERS
     return products.get(op.outputs[0], _NONE) if is_element else _NONE
 
 
@@ -125,7 +127,7 @@ def exponentials(graph: Graph, products: Mapping[int, int]) -> Iterator[int]:
     their sum, and the scores that they are made of are not.
     """
     for op in graph.ops:
-        if op.opcode != "exponential" or op.outputs[0] not in products:
+        if op.opcode != EXPONENTIAL or op.outputs[0] not in products:
             continue
         users = [graph.ops[user] for user in graph.users[op.outputs[0]]]
         sums = [user for user in users if user.opcode in REDUCTIONS]

@@ -42,10 +42,10 @@ from hlo_tools.analyses.matrix_vector import summed_value
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     BROADCAST,
-    CONVERT,
     DOT,
     DYNAMIC_SLICE,
     DYNAMIC_UPDATE_SLICE,
+    EACH_ELEMENT,
     ELEMENTWISE,
     LOOP_ENTER,
     MATRIX_VECTOR,
@@ -58,13 +58,12 @@ from hlo_tools.opcodes import (
 from hlo_tools.rules import equal_blocks
 
 
+HEADS_IN_ROWS: Final = 8
 _NONE: Final = -1
-_AS_LARGE: Final = frozenset({CONVERT, RESHAPE, TRANSPOSE})
 _IN_PLACE: Final = frozenset({DYNAMIC_UPDATE_SLICE, SCATTER})
 _LANES: Final = 128
-HEADS_IN_ROWS: Final = 8
 _FEWEST_DIMS: Final = 4
-_SAME_ROWS: Final = ELEMENTWISE | {CONVERT, SLICE}
+_SAME_ROWS: Final = ELEMENTWISE | {SLICE}
 
 
 def rearranged(graph: Graph) -> Iterator[int]:
@@ -78,8 +77,8 @@ def rearranged(graph: Graph) -> Iterator[int]:
         elif op.opcode == DYNAMIC_SLICE and op.trip_count > 1:
             if value in lanes or _spreads(graph, value) or _is_changed(graph, value):
                 yield value
-        elif op.opcode == TRANSPOSE and not _is_made_in_any_order(graph, op.inputs[0]):
-            if any(_merges(graph, op, user) for user in users):
+        elif op.opcode == TRANSPOSE and any(_merges(graph, op, user) for user in users):
+            if not _is_made_in_any_order(graph, op.inputs[0]):
                 yield value
 
 
@@ -102,7 +101,7 @@ def _spreads(graph: Graph, value: int) -> bool:
         for user in graph.users[held]:
             op = graph.ops[user]
             is_vector = op.opcode == MATRIX_VECTOR and summed_value(graph, op) != held
-            if op.opcode in _AS_LARGE:
+            if op.opcode in EACH_ELEMENT:
                 todo.extend(op.outputs)
             elif op.opcode not in (BROADCAST, OUTER_PRODUCT) and not is_vector:
                 return False
@@ -126,9 +125,10 @@ def _is_changed(graph: Graph, value: int) -> bool:
 
 def _merges(graph: Graph, transpose: Op, op: Op) -> bool:
     """Whether a reshape makes one dimension of several that a transpose has brought together."""
-    before, after = (graph.values[v].dims for v in (transpose.outputs[0], (op.outputs or (0,))[0]))
+    before = graph.values[transpose.outputs[0]].dims
     if op.opcode != RESHAPE or 0 in before:
         return False
+    after = graph.values[op.outputs[0]].dims
     order = transpose.instruction.dimensions
     for block, made in equal_blocks(before, after):
         long = [order[dim] for dim in block if before[dim] > 1]
