@@ -7,6 +7,9 @@ An operation may need *scratch*: memory beside what it reads and makes, such as 
 operand in another order, or the places of what it sorts. It is as large as a value of the program,
 number by number, and split as that value is                         -> in: `Scratch`
 
+A table that rows are looked up in or added to may lie by rows or by columns, whichever a compiler
+takes by its sizes on a device                                       -> in: `TableSizes`
+
 A backend without an `Arrays` stores every array without gaps.
 """
 
@@ -33,13 +36,29 @@ class DimOrder(IntEnum):
     # order is not by rows: else they have no bytes.
     ROWS_BESIDE = 2
     COMPACT_BESIDE = 3
+    # A copy with a product's batch outside of its matrices. It is made only where another order
+    # leaves fewer gaps.
+    MATRICES_BESIDE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TableSizes:
+    """What decides whether a table lies by rows, and with it what is looked up in it or added.
+
+    `rows` are the table's, 0 for those of the array itself; `updates` are rows that a scatter adds
+    to it, 0 if they are only looked up.
+    """
+
+    rows: int = 0
+    updates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """Memory that one operation needs besides, from `op` to `until` (operations of the schedule).
 
-    It has a number of `item_bytes` for each number of the value `like`, and lies in `order`.
+    It has a number of `item_bytes` for each number of the value `like`, and lies in `order`; of a
+    batch of matrices `major_dims` count these.
     """
 
     op: int
@@ -47,6 +66,8 @@ class Scratch:
     like: int
     item_bytes: int
     order: DimOrder = DimOrder.COMPACT
+    table: TableSizes | None = None
+    major_dims: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +85,28 @@ class Relaid:
 
 @dataclass(frozen=True, slots=True)
 class ArrayOrders:
-    """Of each value of a program, [values]: its order, and the dimensions that cannot be minor."""
+    """Of each value of a program, [values]: its order, the dimensions that cannot be minor, and the
+    table that decides whether it lies by rows.
+    """
 
     order: Sequence[DimOrder]
     major_dims: Sequence[frozenset[int]]
+    tables: Sequence[TableSizes | None]
+
+
+@dataclass(frozen=True)
+class ArrayParts:
+    """What a device has of arrays. `dims` [arrays, rank] are sizes, those of fewer dimensions with
+    ones before; `is_major` [arrays, rank] marks dimensions that cannot be minor. [arrays] are bytes
+    of a number, a `DimOrder`, and `TableSizes`, with -1 `updates` of what is no table.
+    """
+
+    dims: np.ndarray
+    item_bytes: np.ndarray
+    order: np.ndarray
+    is_major: np.ndarray
+    table_rows: np.ndarray
+    updates: np.ndarray
 
 
 def item_bytes(graph: Graph, value: int) -> int:
@@ -113,17 +152,6 @@ class Arrays(Protocol):
         """How the values of a program lie."""
         ...
 
-    def lengthening(
-        self,
-        dims: np.ndarray,
-        item_bytes: np.ndarray,
-        order: np.ndarray,
-        is_major: np.ndarray,
-        numbers: TileNumbers,
-    ) -> np.ndarray:
-        """Bytes in memory for each byte of arrays, [arrays].
-
-        `dims` [arrays, rank] are sizes on a device, those of fewer dimensions with ones before;
-        `is_major` [arrays, rank] marks dimensions that cannot be minor.
-        """
+    def lengthening(self, parts: ArrayParts, numbers: TileNumbers, memory_bytes: int) -> np.ndarray:
+        """Bytes in memory for each byte of arrays, [arrays], of a device with so much memory."""
         ...

@@ -366,7 +366,8 @@ class Evaluator:
         """The same of given shapes, whose rows are split along `dim_of_axis` [shapes, axes]."""
         pads = self.backend.pads(self.topology.device)
         arrays = self.backend.arrays if pads or self.backend.layout == "rows" else None
-        return shapes.local(dim_of_axis, sizes, arrays, self.backend.tile_numbers)
+        memory_bytes = self.topology.device.memory_bytes
+        return shapes.local(dim_of_axis, sizes, arrays, self.backend.tile_numbers, memory_bytes)
 
     @property
     def backend(self) -> Backend:

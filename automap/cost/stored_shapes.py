@@ -16,7 +16,13 @@ from typing import NamedTuple
 import numpy as np
 
 from automap.backends import TileNumbers
-from automap.backends.arrays import Arrays, DimOrder, parts_of_dims
+from automap.backends.arrays import (
+    ArrayParts,
+    Arrays,
+    DimOrder,
+    TableSizes,
+    parts_of_dims,
+)
 from automap.cost.shardings import n_parts
 
 
@@ -30,13 +36,15 @@ class Stored(NamedTuple):
     item_bytes: int
     order: DimOrder
     major_dims: frozenset[int]
+    table: TableSizes | None = None
 
 
 @dataclass(frozen=True)
 class StoredShapes:
     """Arrays over shapes. `dims` [shapes, rank] are whole sizes, those of fewer dimensions with
     ones before; `first` is the number of those ones. `is_major` marks dimensions that cannot
-    be minor. The last four are empty where arrays lie without gaps.
+    be minor; `table_rows` and `updates` are as those of `ArrayParts`. All but `row` are empty where
+    arrays lie without gaps.
     """
 
     row: np.ndarray
@@ -45,6 +53,8 @@ class StoredShapes:
     item_bytes: np.ndarray
     order: np.ndarray
     is_major: np.ndarray
+    table_rows: np.ndarray
+    updates: np.ndarray
 
     def local(
         self,
@@ -52,8 +62,9 @@ class StoredShapes:
         sizes: Sequence[int],
         arrays: Arrays | None,
         numbers: TileNumbers,
+        memory_bytes: int,
     ) -> np.ndarray:
-        """Bytes on a device for each byte of the whole, [shapes].
+        """Bytes on a device of so much memory for each byte of the whole, [shapes].
 
         `dim_of_axis` [shapes, axes] are the split dimensions of their rows, -1 for none; without
         `arrays` there are no gaps.
@@ -62,7 +73,10 @@ class StoredShapes:
         if arrays is None or not len(self.first):
             return 1.0 / n_parts(is_split, sizes)
         part = parts_of_dims(self.dims, self.first, dim_of_axis, sizes)
-        lengthening = arrays.lengthening(part, self.item_bytes, self.order, self.is_major, numbers)
+        parts = ArrayParts(
+            part, self.item_bytes, self.order, self.is_major, self.table_rows, self.updates
+        )
+        lengthening = arrays.lengthening(parts, numbers, memory_bytes)
         return lengthening * (part / self.dims).prod(axis=1)
 
     def take(self, shapes: np.ndarray) -> "StoredShapes":
@@ -76,13 +90,15 @@ class StoredShapes:
             self.item_bytes[shapes],
             self.order[shapes],
             self.is_major[shapes],
+            self.table_rows[shapes],
+            self.updates[shapes],
         )
 
     @staticmethod
     def without_gaps(row: np.ndarray) -> "StoredShapes":
         """Shapes that only their rows tell apart."""
         none = np.zeros(0, np.int64)
-        return StoredShapes(row, none, none, none, none, none)
+        return StoredShapes(row, none, none, none, none, none, none, none)
 
 
 def stored_shapes(
@@ -109,6 +125,8 @@ def stored_shapes(
             item_bytes=np.array([s.item_bytes for s in index], np.int64),
             order=np.array([s.order for s in index], np.int64),
             is_major=is_major,
+            table_rows=np.array([s.table.rows if s.table else 0 for s in index], np.int64),
+            updates=np.array([s.table.updates if s.table else -1 for s in index], np.int64),
         ),
         shape,
     )

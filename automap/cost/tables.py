@@ -306,10 +306,11 @@ def _stored(
     for v in live.value.tolist():
         order = DimOrder.COMPACT if orders is None else orders.order[v]
         major = frozenset[int]() if orders is None else orders.major_dims[v]
+        table = None if orders is None else orders.tables[v]
         item_bytes = n_bytes[v] // max(math.prod(graph.values[v].dims), 1)
         dims = graph.values[v].dims
-        result.append(Stored(int(row_of_value[v]), dims, item_bytes, order, major))
+        result.append(Stored(int(row_of_value[v]), dims, item_bytes, order, major, table))
     for s in scratch:
-        dims = graph.values[s.like].dims
-        result.append(Stored(int(row_of_value[s.like]), dims, s.item_bytes, s.order, frozenset()))
+        dims, row = graph.values[s.like].dims, int(row_of_value[s.like])
+        result.append(Stored(row, dims, s.item_bytes, s.order, s.major_dims, s.table))
     return result

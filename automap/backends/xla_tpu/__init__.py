@@ -1,5 +1,6 @@
 """XLA:TPU, as libtpu brings it: tiles, rings, and products in bfloat16."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -10,12 +11,14 @@ from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lanes import LaneCopyEffect, LanePartsEffect
 from automap.backends.xla_tpu.padded_arrays import PaddedArraysEffect
-from automap.backends.xla_tpu.panels import unpriced_panels
 from automap.backends.xla_tpu.product_registers import NarrowResultEffect, SingleRowEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from automap.backends.xla_tpu.space_parts import SpacePartsEffect
-from automap.backends.xla_tpu.tiled_arrays import TiledArrays, scratch
+from automap.backends.xla_tpu.tiled_arrays import TiledArrays
+from automap.backends.xla_tpu.workspaces import scratch
+from hlo_tools.analyses.factorizations import op_factorization
 from hlo_tools.analyses.fuser import Fuser
+from hlo_tools.graph import Graph
 from hlo_tools.opcodes import CONTRACTIONS, OWN_KERNEL, TRANSPOSE
 
 
@@ -34,6 +37,24 @@ _FUSER: Final = Fuser(
     cuts="read one by one",
     joins="written",
 )
+# Of a factorization of a matrix the compiler makes panels of 128 columns, a call for each and
+# products between them (compiled for v5e, libtpu 0.0.51: calls named `Cholesky`,
+# `InvertDiagBlocksLowerTriangular`), and writes no cycles on the calls, whose columns wait for each
+# other. So nothing says what they take, and they are priced as what they move.
+_PANELS: Final = (
+    "factorizations of matrices and solves are priced as what they read and write, as the TPU "
+    "compiler says nothing of its panels of columns, which wait for each other; they may take many "
+    "times as long"
+)
+
+
+def _unpriced_panels(graph: Graph) -> Iterator[tuple[int, str]]:
+    """The factorizations of a program, with what to say of them."""
+    for index, op in enumerate(graph.ops):
+        if op_factorization(graph, op) is not None:
+            yield index, _PANELS
+
+
 EFFECTS: Final = (
     # Of numbers as they are: the next one lengthens what is moved.
     LanePartsEffect(),
@@ -92,7 +113,7 @@ XLA_TPU: Final = Backend(
     collective_effects=(LaneCopyEffect(),),
     arrays=TiledArrays(),
     scratch=scratch,
-    unpriced=unpriced_panels,
+    unpriced=_unpriced_panels,
     # The compiler chooses the order of dimensions.
     views=frozenset({TRANSPOSE}),
 )

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from automap.backends.arrays import DimOrder, item_bytes, parts_of_dims
+from automap.backends.arrays import ArrayParts, DimOrder, item_bytes, parts_of_dims
 from automap.backends.effects import (
     CopiedAccesses,
     KernelUses,
@@ -107,9 +107,10 @@ class PaddedArrays:
             return
         unlike, each = self._unlike
         part = parts_of_dims(unlike.dims, unlike.first, work.dim_of_axis[unlike.row], work.sizes)
-        lengthening = TiledArrays().lengthening(
-            part, unlike.item_bytes, unlike.order, unlike.is_major, work.numbers
-        )
+        # Tables have an effect of their own.
+        none = np.full(len(part), -1)
+        parts = ArrayParts(part, unlike.item_bytes, unlike.order, unlike.is_major, none, none)
+        lengthening = TiledArrays().lengthening(parts, work.numbers, work.device.memory_bytes)
         work.local_bytes[self.access] *= lengthening[each]
 
     @cached_property

@@ -1,18 +1,6 @@
 """Tables of narrow rows in tiled memory: in which order they lie, and what transposing them costs.
 
-The memory holds tiles of 8 x 128 numbers. A table of fewer columns than a tile has takes least with
-its columns side by side, so that is how steps are given tables and hand them on. What looks rows
-up, or adds to some, wants rows side by side:
-
-    by_row    = rows * ceil128(width)            numbers of a table on a device
-    by_column = ceil128(rows) * side(width)
-    side(w)   = ceil8(w), or 1, 2, 4 for what is no wider
-    by column if by_row >= 2 by_column, and
-        of a look-up    saved >= `table_saved_bytes`
-        of a scatter    saved >= max(`table_saved_bytes`, `table_saved_bytes_per_update` * updates),
-                        or by_row > `table_largest_share` of the device's memory
-
-with saved = by_row - by_column, as libtpu decides (test_row_layouts.py, SCATTERED, LOOKED_UP).
+By rows or by columns: what decides           -> in: `automap.backends.xla_tpu.table_uses`
 By row, look-ups transpose the table first; which tables of an update are transposed
                                                   -> in: `automap.backends.xla_tpu.table_uses`
 
@@ -36,7 +24,15 @@ from automap.backends.effects import (
     select_rows,
 )
 from automap.backends.fitted import TileNumbers
-from automap.backends.xla_tpu.table_uses import TableAccess, TableUse, table_uses
+from automap.backends.xla_tpu.table_uses import (
+    TableAccess,
+    TableUse,
+    lies_by_column,
+    side,
+    table_bytes,
+    table_uses,
+    up,
+)
 from automap.program.problem import Problem
 from hlo_tools.graph import Op
 from hlo_tools.rules import Rule
@@ -164,15 +160,10 @@ class TableUses:
         device's.
         """
         local = self._local(dim_of_axis, factor_of_axis, np.array(axes))
-        # Bytes of the table on a device in both orders, and what the one by column saves.
-        by_row = local.rows * _up(local.width, _TILE[1]) * self.item_bytes
-        by_column = _up(local.rows, _TILE[1]) * _side(local.width) * self.item_bytes
-        saved = by_row - by_column
-        worth = numbers.table_saved_bytes_per_update * local.updates
-        is_much = saved >= np.maximum(numbers.table_saved_bytes, worth)
-        # In a scatter a table by row may take only so much of the memory.
-        is_much |= (self.updates > 0) & (by_row > numbers.table_largest_share * memory_bytes)
-        lies_by_row = ((by_row < 2 * by_column) | ~is_much) & (local.width > 1)
+        by_row, by_column = table_bytes(local.rows, local.width, self.item_bytes)
+        lies_by_row = ~lies_by_column(
+            local.rows, local.width, self.item_bytes, local.updates, numbers, memory_bytes
+        )
         is_filled, is_looked_up = (
             self.kind == TableAccess.FILLED,
             self.kind == TableAccess.LOOKED_UP,
@@ -180,11 +171,11 @@ class TableUses:
         # By row a table is padded to 128 columns; by column it takes registers of 8.
         by_register = _registers(local.width, is_filled=is_filled)
         stays = lies_by_row & np.isin(self.kind, _BY_ROW)
-        lengthening = np.where(stays, _up(local.width, _TILE[1]), by_register) / local.width
-        is_transposed = np.isin(self.kind, _TRANSPOSING) & lies_by_row & (saved > 0)
+        lengthening = np.where(stays, up(local.width, _TILE[1]), by_register) / local.width
+        is_transposed = np.isin(self.kind, _TRANSPOSING) & lies_by_row & (by_row > by_column)
         # A single column is no table of rows: it is copied to where look-ups find it.
         copied = is_looked_up & (local.width == 1) & ~is_transposed
-        full = _up(local.rows, _TILE[1]) * _TILE[0] * self.item_bytes
+        full = up(local.rows, _TILE[1]) * _TILE[0] * self.item_bytes
         return InMemory(
             lengthening=np.where(is_looked_up, 1.0, lengthening),
             transposed_bytes=is_transposed * (by_row + by_column),
@@ -212,21 +203,12 @@ class TableUses:
         )
 
 
-def _up(size: np.ndarray, tile: int) -> np.ndarray:
-    return np.ceil(size / tile) * tile
-
-
-def _side(width: np.ndarray) -> np.ndarray:
-    """The columns that tiles of a table by column hold room for."""
-    return np.where(width < _TILE[0], np.exp2(np.ceil(np.log2(width))), _up(width, _TILE[0]))
-
-
 def _registers(width: np.ndarray, *, is_filled: np.ndarray) -> np.ndarray:
     """The columns of full tiles by column that take as long; a single column is filled as a vector
     is.
     """
-    filled = np.where(width == 1, 1, _up(width, _TILE[0]))
-    other = np.where(width < _TILE[0], np.minimum(_side(width) + 1, _TILE[0]), _side(width))
+    filled = np.where(width == 1, 1, up(width, _TILE[0]))
+    other = np.where(width < _TILE[0], np.minimum(side(width) + 1, _TILE[0]), side(width))
     return np.where(is_filled, filled, other)
 
 

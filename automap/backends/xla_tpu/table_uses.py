@@ -6,6 +6,22 @@ to `table_most_by_row` (SGD, Adagrad, momentum) it runs by row: all that it read
 and all that it makes is transposed back. With more (Adam) the sums are transposed, and the update
 runs by column                                                   -> in: `_Uses._access_kind`
 What that costs                               -> in: `automap.backends.xla_tpu.row_layouts`
+
+The memory holds tiles of 8 x 128 numbers, so a table of fewer columns takes least with its columns
+side by side. That is how steps are given tables and hand them on. What looks rows up, or adds to
+some, wants rows side by side:
+
+    by_row    = rows * ceil128(width)            numbers of a table on a device
+    by_column = ceil128(rows) * side(width)
+    side(w)   = ceil8(w), or 1, 2, 4 for what is no wider
+    by column
+        for look-ups    if by_row > 2 by_column and saved >= `table_saved_bytes`
+        for a scatter   if by_row >= 2 by_column, and
+                        saved >= max(`table_saved_bytes`, `table_saved_bytes_per_update` * updates)
+                        or by_row > `table_largest_share` of the device's memory
+
+with saved = by_row - by_column, as libtpu decides (test_row_layouts.py, SCATTERED, LOOKED_UP)
+                                                                         -> in: `lies_by_column`
 """
 
 from collections import defaultdict
@@ -13,10 +29,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 import math
+from typing import Final
 
+import numpy as np
+
+from automap.backends.fitted import TileNumbers
 from hlo_tools.analyses.accesses import Kernel
 from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import DENSE_CONTRACTIONS, STRUCTURAL
+
+
+# Rows and columns of a tile.
+_TILE: Final = (8, 128)
 
 
 class TableAccess(IntEnum):
@@ -49,6 +73,47 @@ class TableUse:
     width: int
     updates: int
     item_bytes: int
+
+
+def table_bytes(
+    rows: np.ndarray, width: np.ndarray, item_bytes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes of tables on a device, [tables], by row and by column."""
+    by_column = up(rows, _TILE[1]) * side(width) * item_bytes
+    return rows * up(width, _TILE[1]) * item_bytes, by_column
+
+
+def up(size: np.ndarray, tile: int) -> np.ndarray:
+    """Sizes in full tiles."""
+    return np.ceil(size / tile) * tile
+
+
+def side(width: np.ndarray) -> np.ndarray:
+    """The columns that tiles of a table by column hold room for."""
+    return np.where(width < _TILE[0], np.exp2(np.ceil(np.log2(width))), up(width, _TILE[0]))
+
+
+def lies_by_column(
+    rows: np.ndarray,
+    width: np.ndarray,
+    item_bytes: np.ndarray,
+    updates: np.ndarray,
+    numbers: TileNumbers,
+    memory_bytes: int,
+) -> np.ndarray:
+    """Whether tables on a device of so much memory lie by column, [tables]; `updates` are the rows
+    that a scatter adds, 0 if they are only looked up. A single column does.
+    """
+    by_row, by_column = table_bytes(rows, width, item_bytes)
+    saved = by_row - by_column
+    is_much = saved >= np.maximum(
+        numbers.table_saved_bytes, numbers.table_saved_bytes_per_update * updates
+    )
+    # In a scatter a table by row may take only so much of the memory.
+    is_added = updates > 0
+    is_much |= is_added & (by_row > numbers.table_largest_share * memory_bytes)
+    is_shorter = np.where(is_added, by_row >= 2 * by_column, by_row > 2 * by_column)
+    return (is_shorter & is_much) | (width <= 1)
 
 
 def table_uses(

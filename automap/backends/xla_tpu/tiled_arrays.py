@@ -15,40 +15,24 @@ tiles of few rows or columns they leave empty. Of what a convolution of images o
 makes, and what is pooled of that, features or the batch are minor, never a dimension of space: 16
 images of 32 features take four times their bytes                         -> in: `_major_dims`
 
-Operations need memory beside their operands and results                      -> in: `scratch`
+A table of narrow rows lies by columns where that saves enough, by its sizes on a device; then
+what is looked up in it and added to it does too
+                                       -> in: `automap.backends.xla_tpu.table_uses.lies_by_column`
 
-    sort, top-k     run along a dimension that is not the minor one and in place of copies: each
-                    operand that is sorted along its last dimension is copied in another order; what
-                    is no operand yet, the places of a stable sort, is written first
-    cumulative      a window over all of a dimension is computed in blocks of 128: the sums within
-                    blocks are an array as large as the result, in another order
-    transforms      a Fourier transform holds two complex arrays of its whole length: what it is
-                    given and makes is among them, where that is complex and the step's own
-    look-ups        an input that rows are looked up in or added to is copied by rows, if its
-                    compact order is another one; the copy serves all that reads it later
-    scatters        what they add is copied by rows while they do
-    mixed orders    of operands of an elementwise op some of which lie by rows, those are copied
-
+What operations need beside these arrays is in `automap.backends.xla_tpu.workspaces`.
 Seen in programs of libtpu 0.0.51 for v5e, of steps of the first half of `scripts.memory_steps`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence
 import math
 from typing import Final
 
 import numpy as np
 
-from automap.backends.arrays import (
-    ArrayOrders,
-    DimOrder,
-    Scratch,
-    complex_bytes,
-    item_bytes,
-    whole_side,
-)
+from automap.backends.arrays import ArrayOrders, ArrayParts, DimOrder, TableSizes
 from automap.backends.fitted import TileNumbers
-from hlo_tools.analyses.liveness import one_number_rows
-from hlo_tools.graph import PART_TYPES, Graph, Op
+from automap.backends.xla_tpu.table_uses import lies_by_column
+from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
     CONVOLUTION,
@@ -56,24 +40,16 @@ from hlo_tools.opcodes import (
     DOT,
     DYNAMIC_UPDATE_SLICE,
     ELEMENTWISE,
-    FFT,
     GATHER,
     LOOP_ENTER,
     LOOP_EXIT,
     RESHAPE,
     SCATTER,
     SELECT_AND_SCATTER,
-    SORT,
-    TOP_K,
     TRANSPOSE,
 )
 
 
-# Numbers of 32 bits, whatever is sorted.
-_PLACE_BYTES: Final = 4
-# So many of the greatest are found without sorting, in registers.
-_MOST_IN_REGISTERS: Final = 16
-_LEAST_IN_ROW: Final = 128
 _LANES: Final = 128
 _ROWS: Final = 8
 """Numbers of a tile along the minor dimension, and along the one next to it."""
@@ -116,36 +92,83 @@ def alike_operands(graph: Graph, op: Op) -> list[int]:
     return [v for v in op.inputs if graph.varies[v] and graph.values[v].dims == dims]
 
 
+def table_sizes(graph: Graph, op: Op) -> TableSizes:
+    """The table of an op that looks rows up in it, or adds some, for what is looked up or added."""
+    rows = math.prod(graph.values[op.inputs[0]].dims[:-1])
+    if op.opcode == GATHER:
+        return TableSizes(rows)
+    added = graph.values[op.inputs[-1]].dims
+    return TableSizes(rows, math.prod(added) // max(added[-1], 1))
+
+
+def _tables(graph: Graph, rows: Sequence[bool]) -> list[TableSizes | None]:
+    """The table that decides whether each value lies by rows, of those that may."""
+    tables: list[TableSizes | None] = [None] * len(graph.values)
+    for op in graph.ops:
+        if is_by_row(op):
+            sizes = table_sizes(graph, op)
+            # What a scatter makes is the table.
+            made = sizes if op.opcode == GATHER else TableSizes(updates=sizes.updates)
+        elif op.opcode in ELEMENTWISE and rows[op.outputs[0]]:
+            alike = (tables[v] for v in alike_operands(graph, op))
+            made = next((table for table in alike if table), None)
+        else:
+            continue
+        for value in op.outputs:
+            tables[value] = made
+    return tables
+
+
 class TiledArrays:
     """The arrays of a memory that holds tiles."""
 
     def orders(self, graph: Graph) -> ArrayOrders:
         """By rows is what look-ups make, and what is computed element by element of that alone."""
-        order = [DimOrder.ROWS if rows else DimOrder.COMPACT for rows in lies_by_row(graph)]
+        rows = lies_by_row(graph)
+        order = [DimOrder.ROWS if is_by_row else DimOrder.COMPACT for is_by_row in rows]
         # The caller's arrays are compact, also those of which there is a copy by rows.
         for value in (*graph.inputs, *graph.outputs):
             order[value] = DimOrder.COMPACT
-        return ArrayOrders(order, _major_dims(graph))
+        major = _major_dims(graph)
+        for value in graph.outputs:
+            producer = graph.values[value].producer
+            # What a product makes by matrices is turned to a result.
+            if producer >= 0 and graph.ops[producer].opcode == DOT:
+                major[value] = frozenset()
+        return ArrayOrders(order, major, _tables(graph, rows))
 
-    def lengthening(
-        self,
-        dims: np.ndarray,
-        item_bytes: np.ndarray,
-        order: np.ndarray,
-        is_major: np.ndarray,
-        numbers: TileNumbers,
-    ) -> np.ndarray:
+    def lengthening(self, parts: ArrayParts, numbers: TileNumbers, memory_bytes: int) -> np.ndarray:
         """See `automap.backends.arrays.Arrays`."""
+        dims, order, is_major = parts.dims, parts.order, parts.is_major
         lanes = np.ceil(dims / _LANES) * _LANES / dims
-        rows = _tile_rows(dims, item_bytes, numbers)
+        rows = _tile_rows(dims, parts.item_bytes, numbers)
         by_rows = lanes[:, -1] * np.where(dims[:, -2] > 1, rows[:, -2], 1.0)
         compact = np.minimum(_compact(dims, lanes, rows, is_major), by_rows)
         # Rows of one number are a vector, in whichever order.
         by_rows = np.where(dims[:, -1] == 1, compact, by_rows)
-        result = np.where(order == DimOrder.COMPACT, compact, by_rows)
-        result = np.where(order == DimOrder.COMPACT_BESIDE, compact, result)
+        by_rows = np.where(_is_by_column(parts, numbers, memory_bytes), compact, by_rows)
+        result = np.where(order == DimOrder.ROWS, by_rows, compact)
+        result = np.where(order == DimOrder.ROWS_BESIDE, by_rows, result)
         # A copy is made only where the compact order is another one.
-        return np.where((order >= DimOrder.ROWS_BESIDE) & (by_rows <= compact), 0.0, result)
+        is_same = np.isin(order, (DimOrder.ROWS_BESIDE, DimOrder.COMPACT_BESIDE))
+        is_same &= by_rows <= compact
+        matrices = order == DimOrder.MATRICES_BESIDE
+        if matrices.any():
+            free = _compact(dims, lanes, rows, np.zeros_like(is_major))
+            is_same |= matrices & (compact <= np.minimum(free, by_rows))
+        return np.where(is_same, 0.0, result)
+
+
+def _is_by_column(parts: ArrayParts, numbers: TileNumbers, memory_bytes: int) -> np.ndarray:
+    """Whether arrays lie by columns, as their tables do; [arrays]."""
+    result = parts.updates >= 0
+    if result.any():
+        at = np.flatnonzero(result)
+        own_rows, width = parts.dims[at, :-1].prod(axis=1), parts.dims[at, -1]
+        rows = np.where(parts.table_rows[at] > 0, parts.table_rows[at], own_rows)
+        size, updates = parts.item_bytes[at], parts.updates[at]
+        result[at] = lies_by_column(rows, width, size, updates, numbers, memory_bytes)
+    return result
 
 
 def _tile_rows(dims: np.ndarray, item_bytes: np.ndarray, numbers: TileNumbers) -> np.ndarray:
@@ -173,6 +196,26 @@ def _compact(
     return best
 
 
+def minor_dims(dims: Sequence[int]) -> tuple[int, int]:
+    """The minor dimension of a whole array in the order that pads least, and the one next to it;
+    of equally good ones the last, as a program has them. -1 for those that there are not.
+    """
+    long = [at for at in reversed(range(len(dims))) if dims[at] > 1]
+    if len(long) < 2:
+        return (long[0] if long else -1), -1
+    pairs = ((minor, second) for minor in long for second in long if minor != second)
+    return min(pairs, key=lambda pair: _padding(dims[pair[0]], _LANES) * _side(dims[pair[1]]))
+
+
+def _padding(size: int, tile: int) -> float:
+    return math.ceil(size / tile) * tile / size
+
+
+def _side(size: int) -> float:
+    """By how much the dimension next to the minor one is padded, to smaller tiles for few rows."""
+    return _padding(size, min(_ROWS, 1 << (size - 1).bit_length()))
+
+
 def _major_dims(graph: Graph) -> list[frozenset[int]]:
     """Dimensions of each value that cannot be minor: those that loops cut, batches, and those of
     space.
@@ -181,7 +224,7 @@ def _major_dims(graph: Graph) -> list[frozenset[int]]:
     for op in graph.ops:
         result = op.outputs[0] if op.outputs else -1
         if op.opcode == DOT:
-            major[result] = _batch_dims(graph, op)
+            major[result] = product_batch(graph, op)
         elif op.opcode == CONVOLUTION:
             major[result] = _space_dims(op)
         elif op.opcode in _POOLS:
@@ -215,7 +258,7 @@ def _space_dims(convolution: Op) -> frozenset[int]:
     return frozenset(dims.output_spatial)
 
 
-def _batch_dims(graph: Graph, product: Op) -> frozenset[int]:
+def product_batch(graph: Graph, product: Op) -> frozenset[int]:
     """The dimensions of a product's result that count its matrices; none if these are vectors."""
     numbers = product.instruction.attributes.dot
     dims = graph.values[product.outputs[0]].dims
@@ -240,96 +283,3 @@ def _cut_dim(graph: Graph, whole: int, part: int) -> int:
     sizes = zip(graph.values[whole].dims, graph.values[part].dims)
     shorter = [d for d, (a, b) in enumerate(sizes) if a != b]
     return shorter[0] if len(shorter) == 1 else -1
-
-
-def scratch(graph: Graph) -> list[Scratch]:
-    """Of all operations of a program."""
-    workspaces = [
-        needed
-        for index, op in enumerate(graph.ops)
-        if op.opcode in _WORKSPACES
-        for needed in _WORKSPACES[op.opcode](graph, index, op)
-    ]
-    return [*workspaces, *_row_copies(graph), *_mixed_orders(graph)]
-
-
-def _row_copies(graph: Graph) -> Iterator[Scratch]:
-    for value in graph.inputs:
-        readers = graph.users[value]
-        by_row = [i for i in readers if is_by_row(graph.ops[i])]
-        if by_row:
-            size = item_bytes(graph, value)
-            yield Scratch(by_row[0], max(readers), value, size, DimOrder.ROWS_BESIDE)
-    computed_anew = one_number_rows(graph)
-    for index, op in enumerate(graph.ops):
-        if op.opcode != SCATTER or op.outputs[0] in computed_anew:
-            continue
-        added = op.inputs[-1]
-        if graph.values[added].producer >= 0 and graph.varies[added]:
-            size = item_bytes(graph, added)
-            yield Scratch(index, index, added, size, DimOrder.ROWS_BESIDE)
-
-
-def _mixed_orders(graph: Graph) -> Iterator[Scratch]:
-    rows = lies_by_row(graph)
-    for index, op in enumerate(graph.ops):
-        if op.opcode in ELEMENTWISE and not rows[op.outputs[0]]:
-            for value in alike_operands(graph, op):
-                # What an input has a copy of by rows is there compact too.
-                if rows[value] and graph.values[value].producer >= 0:
-                    size = item_bytes(graph, value)
-                    yield Scratch(index, index, value, size, DimOrder.COMPACT_BESIDE)
-
-
-def _sort(graph: Graph, index: int, op: Op) -> list[Scratch]:
-    value = op.inputs[0]
-    is_last = _sorted_dim(op) == len(graph.values[value].dims) - 1
-    result = []
-    for operand in op.inputs:
-        # What is no data, such as places, is nowhere yet.
-        if is_last or not graph.varies[operand]:
-            result.append(Scratch(index, index, value, item_bytes(graph, operand)))
-    if len(op.inputs) == 1:
-        result.append(Scratch(index, index, value, _PLACE_BYTES))
-    return result
-
-
-def _top_k(graph: Graph, index: int, op: Op) -> list[Scratch]:
-    value = op.inputs[0]
-    length, k = graph.values[value].dims[-1], graph.values[op.outputs[0]].dims[-1]
-    copied = Scratch(index, index, value, item_bytes(graph, value))
-    if length < _LEAST_IN_ROW:
-        return [copied, Scratch(index, index, value, _PLACE_BYTES)]
-    return [] if k <= _MOST_IN_REGISTERS else [copied]
-
-
-def _window(graph: Graph, index: int, op: Op) -> list[Scratch]:
-    value = op.outputs[0]
-    dims = graph.values[value].dims
-    if not any(w.size == d > _LEAST_IN_ROW for w, d in zip(op.instruction.attributes.window, dims)):
-        return []
-    return [Scratch(index, index, value, item_bytes(graph, value))]
-
-
-def _fourier(graph: Graph, index: int, op: Op) -> list[Scratch]:
-    operand, result, whole = op.inputs[0], op.outputs[0], whole_side(graph, op)
-    numbers = math.prod(graph.values[whole].dims)
-    n_bytes = 2 * complex_bytes(graph.values[whole].dtype) * numbers
-    if graph.values[operand].producer >= 0 and graph.values[operand].dtype in PART_TYPES:
-        n_bytes -= graph.values[operand].n_bytes
-    if result not in graph.outputs and graph.values[result].dtype in PART_TYPES:
-        n_bytes -= graph.values[result].n_bytes
-    size = n_bytes // numbers
-    return [Scratch(index, index, whole, size)] if size > 0 else []
-
-
-def _sorted_dim(op: Op) -> int:
-    return op.instruction.dimensions[0]
-
-
-_WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {
-    SORT: _sort,
-    TOP_K: _top_k,
-    "reduce-window": _window,
-    FFT: _fourier,
-}

@@ -10,7 +10,7 @@ from automap.backends import backend_for
 from automap.backends.fitted import tile_numbers
 from automap.backends.xla_tpu import LIBTPU
 from automap.backends.xla_tpu.fourier import moved_bytes
-from automap.backends.xla_tpu.tiled_arrays import scratch
+from automap.backends.xla_tpu.workspaces import scratch
 from automap.cost.evaluate import Evaluator
 from automap.cost.tables import build_tables
 from automap.space.space import Space
