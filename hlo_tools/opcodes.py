@@ -54,6 +54,7 @@ OUTER_PRODUCT = "outer-product"
 PAD = "pad"
 RAGGED_DOT = "ragged-dot"
 RESHAPE = "reshape"
+REVERSE = "reverse"
 SCATTER = "scatter"
 SELECT_AND_SCATTER = "select-and-scatter"
 SLICE = "slice"
@@ -237,7 +238,7 @@ _ROWS: tuple[Opcode, ...] = (
     ),
     *_rows(BROADCAST, Kind.MOVEMENT, _T.NO_FLOPS | _T.VIEW | _T.ELEMENT_BY_ELEMENT | _T.PLAIN),
     *_rows(CONCATENATE, Kind.MOVEMENT, _MOVED | _T.PLAIN),
-    *_rows(f"{PAD} reverse", Kind.MOVEMENT, _MOVED),
+    *_rows(f"{PAD} {REVERSE}", Kind.MOVEMENT, _MOVED),
     *_rows(SLICE, Kind.MOVEMENT, _MOVED | _T.VIEW | _T.READS_PART),
     *_rows(
         DYNAMIC_SLICE,

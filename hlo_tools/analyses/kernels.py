@@ -66,14 +66,18 @@ from hlo_tools.opcodes import (
     CONCATENATE,
     CONTRACTIONS,
     CONVERT,
+    CUSTOM_CALL,
     DYNAMIC_SLICE,
     DYNAMIC_UPDATE_SLICE,
+    ELEMENTWISE,
     GATHER,
     LOOP_ENTER,
     MATRIX_OPS,
     OWN_KERNEL,
     PAD,
     REDUCTIONS,
+    RESHAPE,
+    REVERSE,
     SLICE,
     STORES_RESULT,
     STRUCTURAL,
@@ -83,6 +87,7 @@ from hlo_tools.opcodes import (
 
 
 _JOINS: Final = frozenset({CONCATENATE, PAD})
+_MOVES_WHOLE: Final = _JOINS | {REVERSE}
 _MOVES: Final = _JOINS | {DYNAMIC_SLICE, SLICE, TRANSPOSE}
 
 
@@ -265,6 +270,8 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
                     op.opcode in CONTRACTIONS and graph.values[op.inputs[0]].dtype in PART_TYPES
                 )
                 views = VIEWS - {CONVERT} if is_exact else VIEWS
+                # What is no op of the compiler's is given arrays.
+                views = VIEWS & {RESHAPE} if op.opcode == CUSTOM_CALL else views
                 is_narrowest = fuser.casts == "widening" and op.opcode in CONTRACTIONS
                 for value in op.inputs:
                     loaded = read_through(graph, value, views, is_narrowest=is_narrowest)
@@ -286,6 +293,7 @@ def _moved(graph: Graph, fuser: Fuser) -> Iterator[int]:
     if fuser.joins == "written":
         yield from _used_joins(graph)
         yield from _twin_slices(graph)
+        yield from _moved_operands(graph)
         yield from rearranged(graph)
 
 
@@ -311,6 +319,27 @@ def _twin_slices(graph: Graph) -> Iterator[int]:
             twins[whole, graph.values[value].dims].append(value)
     for values in twins.values():
         yield from values if len(values) > 1 else ()
+
+
+def _moved_operands(graph: Graph) -> Iterator[int]:
+    """What is computed element by element and then joined, padded or reversed, or is cut and used
+    otherwise too, as the halves of rotary embeddings are; and what is cut and joined with that. A
+    cut that is the only use is made first, and the sum of what is joined is the sum of sums.
+    """
+    for op in graph.ops:
+        users = [graph.ops[user].opcode for value in op.outputs for user in graph.users[value]]
+        is_summed = bool(users) and REDUCTIONS.issuperset(users)
+        is_moved = op.opcode in _MOVES_WHOLE and not is_summed
+        computed, cut = list[int](), list[int]()
+        for operand in op.inputs if is_moved or op.opcode == SLICE else ():
+            value = read_through(graph, operand, frozenset({RESHAPE}))
+            producer = graph.values[value].producer
+            made = graph.ops[producer].opcode if producer >= 0 and graph.varies[value] else ""
+            if made in ELEMENTWISE and (is_moved or len(graph.users[value]) > 1):
+                computed.append(value)
+            elif made == SLICE and is_moved:
+                cut.append(value)
+        yield from (*computed, *cut) if computed else ()
 
 
 def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:

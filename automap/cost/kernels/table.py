@@ -12,7 +12,12 @@ import numpy as np
 from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKernels
 from automap.cost.kernels.additions import Addition, Additions, addition
-from automap.cost.kernels.beside_memory import is_launched, on_chip_claims, register_pass
+from automap.cost.kernels.beside_memory import (
+    is_launched,
+    on_chip_claims,
+    register_pass,
+    shared_values,
+)
 from automap.cost.kernels.beside_products import HeldWork, HostProduct, Hosts
 from automap.cost.kernels.column_sums import (
     ColumnSum,
@@ -202,7 +207,7 @@ def kernel_table(
     by_blocks, strided = sums_by_blocks(problem, kernels, backend)
     larger = larger_products(problem.graph) if backend.merged_product_bytes else {}
     touched = [effect.uses(program) for effect in backend.effects]
-    hosts = Hosts.build(problem.graph, kernels)
+    hosts, shared = Hosts.build(problem.graph, kernels), shared_values(kernels)
     # Kernels with equal keys are one row.
     for number, kernel in enumerate(kernels):
         uses = [by_kernel[number] for by_kernel in touched]
@@ -214,7 +219,7 @@ def kernel_table(
         if (side := (id(rule), op.opcode)) not in sides:
             sides[side] = tiled_sides(op, rule, shape)
         kernel_class = _kernel_class(problem, op, kernel, backend)
-        passed = register_pass(problem.graph, kernel, kernel_class, n_bytes, backend)
+        passed = register_pass(problem.graph, kernel, kernel_class, n_bytes, shared, backend)
         # Of what is there before, the memory on the chip helps products' kernels alone.
         is_apart = product is None and kernel.product < 0
         held = kernel.writes if is_apart else accessed

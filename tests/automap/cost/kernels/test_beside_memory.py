@@ -43,6 +43,12 @@ def wide(x):
         (lambda x: x * 2 + 1, "f", 4 + 4),
         (lambda x: x * 2 + 1, "b", 2 + 2 + 4),
         (lambda x, y: x * 2 + y, "bb", 2 + 2 + 2 + 4),
+        # One op alone is no pipeline: once more.
+        (jnp.tanh, "f", 4 + 4 + 4),
+        (jnp.tanh, "b", 2 + 2 + 4 + 4),
+        (jnp.multiply, "ff", 4 + 4 + 4 + 4),
+        (lambda x: x * 2, "f", 4 + 4),
+        (lambda x, y: (x + y, (x + y).sum()), "ff", 4 + 4 + 4),
         (lambda x: (x * 2 + 1, jnp.tanh(x)), "f", 4 + 4 + 4),
         (lambda x: (x * 2 + 1, jnp.tanh(x)), "b", 2 + 2 + 2 + 4),
         (lambda x: jnp.exp(x).sum(), "f", 4 + 4),
