@@ -6,9 +6,10 @@ The cases are those of `scripts.kernel_cases` that compute element by element, s
 convolve; the compiler's seconds are those of all kernels of a case, by its cycles
 (`automap.verify.replayed`). Products of all sizes are left out: their operands, as long as they
 fit, are fetched to the memory on the chip before, which no kernel of a case this small says; those
-of `scripts.product_cases` have small ones. The steps of `scripts.sequence_cases` have several
-kernels. What is predicted was read from programs for v5e (`automap.cost.kernels.beside_memory`,
-`beside_products`, `hlo_tools.analyses.rearranged`); of other generations nothing was.
+of `scripts.product_cases` have small ones. The steps of `scripts.sequence_cases` and
+`scripts.joined_cases` have several kernels. What is predicted was read from programs for v5e
+(`automap.cost.kernels.beside_memory`, `beside_products`, `hlo_tools.analyses.kernels`,
+`rearranged`); of other generations nothing was.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ from automap.verify.compilers import COMPILER_BY_PLATFORM, machine_for
 from automap.verify.replayed import kernel_runs
 from automap.verify.worker import compiler_devices
 from scripts.compare_measured import predicted_alone
+from scripts.joined_cases import joined
 from scripts.kernel_cases import (
     KernelCase,
     columns,
@@ -99,7 +101,7 @@ def main(topology: str, output: Path | None) -> None:
     """Make the table."""
     jax.config.update("jax_platforms", "cpu")
     alone = (*vectors(), *outer(), *rows(), *columns(), *moves(), *convolutions(), *made())
-    cases = (*alone, *sequences())
+    cases = (*alone, *sequences(), *joined())
     table = report(list(ratios(cases, get_topology(topology))))
     command = COMMAND.format(topology=topology, output=output or "FILE")
     text = made_by(command, f"jax {jax.__version__}") + table

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from scripts.compare_tpu_kernels import report
+from scripts.joined_cases import joined
 from scripts.kernel_cases import CASES, convolutions, moves, outer, vectors
 from scripts.product_cases import made
 from scripts.sequence_cases import sequences
@@ -16,5 +17,6 @@ def test_the_table_has_the_median_and_the_worst_of_each_group():
 
 
 def test_no_two_cases_have_one_name():
-    cases = (*CASES, *vectors(), *outer(), *moves(), *convolutions(), *made(), *sequences())
+    alone = (*CASES, *vectors(), *outer(), *moves(), *convolutions(), *made())
+    cases = (*alone, *sequences(), *joined())
     assert max(Counter(case.name for case in cases).values()) == 1

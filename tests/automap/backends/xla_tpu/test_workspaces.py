@@ -66,6 +66,15 @@ def test_running_sums_want_their_dimension_outside_of_tiles(step, array, compile
     assert _peak_mib(step, array) == pytest.approx(compiled, rel=0.02)
 
 
+def test_what_is_computed_is_written_to_the_order_that_a_running_sum_wants():
+    def places(choice):
+        codes = jax.nn.one_hot(choice, 64, dtype=jnp.int32)
+        return jnp.sum(jnp.cumsum(codes, axis=0) * codes, axis=1)
+
+    # Codes that are used again are computed again; one array of them and one of sums are there.
+    assert _peak_mib(places, _i(2**22)) == pytest.approx(2079, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("step", "arrays", "compiled"),
     [
