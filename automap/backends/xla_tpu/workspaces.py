@@ -99,10 +99,11 @@ def _row_copies(graph: Graph) -> Iterator[Scratch]:
 def _strided_copies(graph: Graph) -> Iterator[Scratch]:
     for value in graph.inputs:
         readers = graph.users[value]
-        minor = minor_dims(graph.values[value].dims)
-        strided = [i for i in readers if not _strided_dims(graph.ops[i]).isdisjoint(minor)]
-        if strided:
-            yield Scratch(strided[0], max(readers), value, item_bytes(graph, value))
+        strided = [(i, dims) for i in readers if (dims := _strided_dims(graph.ops[i]))]
+        minor = minor_dims(graph.values[value].dims) if strided else ()
+        turned = [i for i, dims in strided if not dims.isdisjoint(minor)]
+        if turned:
+            yield Scratch(turned[0], max(readers), value, item_bytes(graph, value))
 
 
 def _strided_dims(op: Op) -> frozenset[int]:
@@ -142,10 +143,9 @@ def _product(graph: Graph, index: int, op: Op) -> list[Scratch]:
             size, order = min(item_bytes(graph, value), _PRODUCT_BYTES), DimOrder.MATRICES_BESIDE
             copy = Scratch(index, index, value, size, order, major_dims=frozenset(batch))
             result.append(copy)
-    made = op.outputs[0]
-    if made in graph.outputs:
-        major, size = product_batch(graph, op), item_bytes(graph, made)
-        order = DimOrder.MATRICES_BESIDE
+    made, major = op.outputs[0], product_batch(graph, op)
+    if major and made in graph.outputs:
+        size, order = item_bytes(graph, made), DimOrder.MATRICES_BESIDE
         result.append(Scratch(index, index, made, size, order, major_dims=major))
     return result
 
