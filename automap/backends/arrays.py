@@ -13,11 +13,11 @@ takes by its sizes on a device                                       -> in: `Tab
 A backend without an `Arrays` stores every array without gaps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 import math
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -45,8 +45,8 @@ class DimOrder(IntEnum):
 class TableSizes:
     """What decides whether a table lies by rows, and with it what is looked up in it or added.
 
-    `rows` are the table's, 0 for those of the array itself; `updates` are rows that a scatter adds
-    to it, 0 if they are only looked up.
+    `rows` are the table's, 0 for those of the array itself; `updates` are the rows that the whole
+    step's scatter adds to it, which may be more than a device adds, 0 if they are only looked up.
     """
 
     rows: int = 0
@@ -125,6 +125,16 @@ def whole_side(graph: Graph, op: Op) -> int:
 def complex_bytes(dtype: str) -> int:
     """Bytes of a complex number whose parts are as a type's, or which is of that type."""
     return DTYPE_BITS[dtype] * (1 if dtype in PART_TYPES else 2) // 8
+
+
+OpScratch: TypeAlias = Callable[[Graph, int, Op], list[Scratch]]
+"""What an operation of a number needs besides."""
+
+
+def scratch_by_opcode(graph: Graph, needs: Mapping[str, OpScratch]) -> list[Scratch]:
+    """What the operations of a program need, by their opcodes."""
+    each = (needs[op.opcode](graph, n, op) for n, op in enumerate(graph.ops) if op.opcode in needs)
+    return [needed for several in each for needed in several]
 
 
 def no_scratch(graph: Graph) -> Sequence[Scratch]:

@@ -327,11 +327,14 @@ def _moved_operands(graph: Graph) -> Iterator[int]:
     cut that is the only use is made first, and the sum of what is joined is the sum of sums.
     """
     for op in graph.ops:
-        users = [graph.ops[user].opcode for value in op.outputs for user in graph.users[value]]
-        is_summed = bool(users) and REDUCTIONS.issuperset(users)
-        is_moved = op.opcode in _MOVES_WHOLE and not is_summed
+        is_moved = op.opcode in _MOVES_WHOLE
+        if not is_moved and op.opcode != SLICE:
+            continue
+        users = [graph.ops[user].opcode for user in graph.users[op.outputs[0]]]
+        if is_moved and users and REDUCTIONS.issuperset(users):
+            continue
         computed, cut = list[int](), list[int]()
-        for operand in op.inputs if is_moved or op.opcode == SLICE else ():
+        for operand in op.inputs:
             value = read_through(graph, operand, frozenset({RESHAPE}))
             producer = graph.values[value].producer
             made = graph.ops[producer].opcode if producer >= 0 and graph.varies[value] else ""

@@ -20,10 +20,10 @@ Seen in programs of jax 0.10.2 for H100, of steps of the first half of `scripts.
 the matrix and convolution libraries ask for besides is chosen on the device and not known here.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from automap.backends.arrays import Relaid, Scratch, item_bytes
+from automap.backends.arrays import OpScratch, Relaid, Scratch, item_bytes, scratch_by_opcode
 from automap.backends.base import Backend, CompiledCollectives
 from automap.backends.believed import believed_seconds
 from automap.backends.fitted import FittedFile, core_numbers
@@ -43,12 +43,7 @@ _FITTED: Final = FittedFile(folder="xla_gpu", file="defaults.toml")
 
 def _scratch(graph: Graph) -> list[Scratch]:
     """Of all operations of a program."""
-    workspaces = [
-        needed
-        for index, op in enumerate(graph.ops)
-        if op.opcode in _WORKSPACES
-        for needed in _WORKSPACES[op.opcode](graph, index, op)
-    ]
+    workspaces = scratch_by_opcode(graph, _WORKSPACES)
     return [*workspaces, *relaid_scratch(graph), *_early_zeros(graph)]
 
 
@@ -108,7 +103,7 @@ def _ragged_dot(graph: Graph, index: int, op: Op) -> list[Scratch]:
     ]
 
 
-_WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {
+_WORKSPACES: Final[Mapping[str, OpScratch]] = {
     RAGGED_DOT: _ragged_dot,
     SORT: _sort,
     TOP_K: _top_k,

@@ -25,6 +25,7 @@ from automap.backends.effects import (
 )
 from automap.backends.fitted import TileNumbers
 from automap.backends.xla_tpu.table_uses import (
+    TILE,
     TableAccess,
     TableUse,
     lies_by_column,
@@ -37,9 +38,6 @@ from automap.program.problem import Problem
 from hlo_tools.graph import Op
 from hlo_tools.rules import Rule
 
-
-# Rows and columns of a tile in memory, and of a register.
-_TILE: Final = (8, 128)
 
 _BY_ROW: Final = (TableAccess.BY_ROW, TableAccess.TRANSPOSED, TableAccess.FILLED)
 _TRANSPOSING: Final = (TableAccess.LOOKED_UP, TableAccess.TRANSPOSED, TableAccess.RETURNED)
@@ -171,11 +169,11 @@ class TableUses:
         # By row a table is padded to 128 columns; by column it takes registers of 8.
         by_register = _registers(local.width, is_filled=is_filled)
         stays = lies_by_row & np.isin(self.kind, _BY_ROW)
-        lengthening = np.where(stays, up(local.width, _TILE[1]), by_register) / local.width
+        lengthening = np.where(stays, up(local.width, TILE[1]), by_register) / local.width
         is_transposed = np.isin(self.kind, _TRANSPOSING) & lies_by_row & (by_row > by_column)
         # A single column is no table of rows: it is copied to where look-ups find it.
         copied = is_looked_up & (local.width == 1) & ~is_transposed
-        full = up(local.rows, _TILE[1]) * _TILE[0] * self.item_bytes
+        full = up(local.rows, TILE[1]) * TILE[0] * self.item_bytes
         return InMemory(
             lengthening=np.where(is_looked_up, 1.0, lengthening),
             transposed_bytes=is_transposed * (by_row + by_column),
@@ -207,8 +205,8 @@ def _registers(width: np.ndarray, *, is_filled: np.ndarray) -> np.ndarray:
     """The columns of full tiles by column that take as long; a single column is filled as a vector
     is.
     """
-    filled = np.where(width == 1, 1, up(width, _TILE[0]))
-    other = np.where(width < _TILE[0], np.minimum(side(width) + 1, _TILE[0]), side(width))
+    filled = np.where(width == 1, 1, up(width, TILE[0]))
+    other = np.where(width < TILE[0], np.minimum(side(width) + 1, TILE[0]), side(width))
     return np.where(is_filled, filled, other)
 
 

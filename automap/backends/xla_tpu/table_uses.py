@@ -39,8 +39,8 @@ from hlo_tools.graph import DTYPE_BITS, Graph, Op
 from hlo_tools.opcodes import DENSE_CONTRACTIONS, STRUCTURAL
 
 
-# Rows and columns of a tile.
-_TILE: Final = (8, 128)
+TILE: Final = (8, 128)
+"""Rows and columns of a tile in memory, and of a register."""
 
 
 class TableAccess(IntEnum):
@@ -79,8 +79,8 @@ def table_bytes(
     rows: np.ndarray, width: np.ndarray, item_bytes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Bytes of tables on a device, [tables], by row and by column."""
-    by_column = up(rows, _TILE[1]) * side(width) * item_bytes
-    return rows * up(width, _TILE[1]) * item_bytes, by_column
+    by_column = up(rows, TILE[1]) * side(width) * item_bytes
+    return rows * up(width, TILE[1]) * item_bytes, by_column
 
 
 def up(size: np.ndarray, tile: int) -> np.ndarray:
@@ -90,7 +90,7 @@ def up(size: np.ndarray, tile: int) -> np.ndarray:
 
 def side(width: np.ndarray) -> np.ndarray:
     """The columns that tiles of a table by column hold room for."""
-    return np.where(width < _TILE[0], np.exp2(np.ceil(np.log2(width))), up(width, _TILE[0]))
+    return np.where(width < TILE[0], np.exp2(np.ceil(np.log2(width))), up(width, TILE[0]))
 
 
 def lies_by_column(

@@ -31,7 +31,7 @@ import numpy as np
 
 from automap.backends.arrays import ArrayOrders, ArrayParts, DimOrder, TableSizes
 from automap.backends.fitted import TileNumbers
-from automap.backends.xla_tpu.table_uses import lies_by_column
+from automap.backends.xla_tpu.table_uses import lies_by_column, side, up
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
@@ -203,17 +203,10 @@ def minor_dims(dims: Sequence[int]) -> tuple[int, int]:
     long = [at for at in reversed(range(len(dims))) if dims[at] > 1]
     if len(long) < 2:
         return (long[0] if long else -1), -1
+    sizes = np.array(dims)
+    lanes, rows = up(sizes, _LANES) / sizes, side(sizes) / sizes
     pairs = ((minor, second) for minor in long for second in long if minor != second)
-    return min(pairs, key=lambda pair: _padding(dims[pair[0]], _LANES) * _side(dims[pair[1]]))
-
-
-def _padding(size: int, tile: int) -> float:
-    return math.ceil(size / tile) * tile / size
-
-
-def _side(size: int) -> float:
-    """By how much the dimension next to the minor one is padded, to smaller tiles for few rows."""
-    return _padding(size, min(_ROWS, 1 << (size - 1).bit_length()))
+    return min(pairs, key=lambda pair: lanes[pair[0]] * rows[pair[1]])
 
 
 def _major_dims(graph: Graph) -> list[frozenset[int]]:

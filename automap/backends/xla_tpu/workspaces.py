@@ -16,24 +16,26 @@
                     they are added
     products        of a batch of matrices that lie otherwise read copies, in bfloat16, and a result
                     of the step that they make is turned behind them
-    every second    a dimension of which slices take some, as in an associative scan, lies outside
-                    of the tiles: an input of the step is copied to that order
+    strides         a dimension of which slices take every n-th row, as in an associative scan,
+                    lies outside of the tiles: an input of the step is copied to that order
     mixed orders    of operands of an elementwise op some of which lie by rows, those are copied
 
 Seen in programs of libtpu 0.0.51 for v5e, of steps of the first half of `scripts.memory_steps` and
 of single operations of other sizes.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 import math
 from typing import Final
 
 from automap.backends.arrays import (
     DimOrder,
+    OpScratch,
     Scratch,
     complex_bytes,
     item_bytes,
+    scratch_by_opcode,
     whole_side,
 )
 from automap.backends.xla_tpu.tiled_arrays import (
@@ -62,12 +64,7 @@ _PRODUCT_BYTES: Final = 2
 
 def scratch(graph: Graph) -> list[Scratch]:
     """Of all operations of a program."""
-    workspaces = [
-        needed
-        for index, op in enumerate(graph.ops)
-        if op.opcode in _WORKSPACES
-        for needed in _WORKSPACES[op.opcode](graph, index, op)
-    ]
+    workspaces = scratch_by_opcode(graph, _WORKSPACES)
     return [*workspaces, *_row_copies(graph), *_strided_copies(graph), *_mixed_orders(graph)]
 
 
@@ -107,7 +104,7 @@ def _strided_copies(graph: Graph) -> Iterator[Scratch]:
 
 
 def _strided_dims(op: Op) -> frozenset[int]:
-    """The dimensions of which a slice takes some."""
+    """The dimensions of which a slice takes every n-th row."""
     slices = op.instruction.attributes.slices
     return frozenset(at for at, cut in enumerate(slices) if cut.stride > 1)
 
@@ -209,7 +206,7 @@ def _sorted_dim(op: Op) -> int:
     return op.instruction.dimensions[0]
 
 
-_WORKSPACES: Final[Mapping[str, Callable[[Graph, int, Op], list[Scratch]]]] = {
+_WORKSPACES: Final[Mapping[str, OpScratch]] = {
     DOT: _product,
     SCATTER: _scatter,
     SORT: _sort,
