@@ -67,6 +67,8 @@ class TileNumbers:
 
     kept_share: float
     spilled_share: float
+    rivals_kept: float
+    rivals_spilled: float
     chip_room: float
     chip_crowded: tuple[float, float]
     loop_claim: float

@@ -273,7 +273,7 @@ def _kernels_with_batch(
         written_bytes=kernels.written_bytes * operands,
         transposed_bytes=kernels.transposed_bytes * operands,
         traffic_bytes=kernels.traffic_bytes * grown,
-        near_bytes=kernels.near_bytes * grown,
+        rival_bytes=kernels.rival_bytes * grown,
     )
 
 

@@ -33,9 +33,8 @@ Factorizations of matrices wait for column after column
 Operands that lie in another order than they are read in are copied, unless a plan leaves no other
 order                                                  -> in: `automap.cost.kernels.relaid_copies`
 
-What is made and read within a phase may stay on the chip and move no bytes: all of it up to
-`kept_share` of the memory there, nothing from `spilled_share`, between them less with each doubling
-                                                               -> in: `automap.cost.on_chip`
+What is made and read may stay on the chip and move no bytes: the less, the more others want the
+memory there while it is needed                                -> in: `automap.cost.on_chip`
 """
 
 from collections.abc import Mapping
@@ -53,7 +52,7 @@ from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flop
 from automap.cost.kernels.matrix_tiles import ConvolutionSides, FactorSizes, Sides
 from automap.cost.kernels.table import KernelTable
 from automap.cost.kernels.unaligned_rows import RowRates
-from automap.cost.on_chip import off_chip
+from automap.cost.on_chip import crowded_out
 from automap.cost.profile import KernelProfile
 from automap.cost.profile.measured import MeasuredKernels, measured_kernels
 from automap.cost.profile.prices import KernelPrices, correcting_kernels
@@ -109,10 +108,10 @@ class Roofline:
         table, device = self.kernels, self.topology.device
         local = table.traffic_bytes / devices
         if device.on_chip_bytes:
-            share = off_chip(
-                table.near_bytes / devices / device.on_chip_bytes, self._backend.tile_numbers
+            share = crowded_out(
+                table.rival_bytes / devices / device.on_chip_bytes, self._backend.tile_numbers
             )
-            local = local * np.where(table.near_bytes > 0, share, 1.0)
+            local = local * np.where(table.rival_bytes > 0, share, 1.0)
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(table.flops))
         peaks = np.array([device.peak_flops_per_s(d) if d else np.inf for d in table.dtype])
         # What is measured of a product may be faster than its bytes say.
@@ -171,11 +170,9 @@ class Roofline:
             for effect, uses in zip(self._backend.effects, table.effects, strict=True):
                 if is_padded or not effect.pads:
                     uses.add_to(work)
-        # `near_bytes` is over the claim that a value has on the chip's memory, so that more than
-        # one claim makes its share smaller.
         if device.on_chip_bytes:
-            share = off_chip(table.near_bytes / parts / device.on_chip_bytes, numbers)
-            local *= np.where(table.near_bytes > 0, share, 1.0)
+            share = crowded_out(table.rival_bytes / parts / device.on_chip_bytes, numbers)
+            local *= np.where(table.rival_bytes > 0, share, 1.0)
         fast = device.memory_bytes_per_s("elementwise")
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if has_tiles and is_padded:

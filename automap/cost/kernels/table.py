@@ -12,12 +12,7 @@ import numpy as np
 from automap.backends import Backend
 from automap.backends.effects import Effect, EffectTable, KernelUses, TracedKernels
 from automap.cost.kernels.additions import Addition, Additions, addition
-from automap.cost.kernels.beside_memory import (
-    is_launched,
-    on_chip_claims,
-    register_pass,
-    shared_values,
-)
+from automap.cost.kernels.beside_memory import is_launched, register_pass, shared_values
 from automap.cost.kernels.beside_products import HeldWork, HostProduct, Hosts
 from automap.cost.kernels.column_sums import (
     ColumnSum,
@@ -47,6 +42,7 @@ from automap.cost.kernels.ragged_products import executed_flops, executed_shape
 from automap.cost.kernels.relaid_copies import DecidingDims, RelaidCopies, deciding_dims
 from automap.cost.kernels.ring_operands import Operand, Operands
 from automap.cost.kernels.unaligned_rows import ProductRows, RowFactors, row_factors
+from automap.cost.on_chip import chip_rivals
 from automap.cost.profile.shapes import KernelShape, Larger, kernel_shape
 from automap.program.problem import Problem
 from automap.program.work import rate_dtype
@@ -73,9 +69,9 @@ class KernelTable:
     1 for all others. `taps` are those of `Sides`, 1 of other kernels than convolutions; `groups`
     are those of convolutions. `is_fill` is whether a kernel writes the zeros that a loop begins
     with (`automap.cost.kernels.loop_fills`), `is_launched` whether it takes a launch of its own
-    (`automap.backends.Backend.launches`). `near_bytes` [accesses]: those of the whole value over
-    its claim to the memory on the chip; 0 if it has none, or gains nothing there
-    (`automap.cost.kernels.beside_memory`). `efficiency` is the fraction of the peak
+    (`automap.backends.Backend.launches`). `rival_bytes` [accesses]: what wants the memory on the
+    chip while a value is there, of whole values; 0 if it has no place, or gains nothing there
+    (`automap.cost.on_chip`). `efficiency` is the fraction of the peak
     that a user stated of a kernel; 0 is the device's own. `effects` are the tables of the backend's
     effects (`automap.backends.effects`), `column_sums` the sums over rows that kernels are part of,
     `on_core` what they do within the cores, `convolutions` those that a library computes,
@@ -113,7 +109,7 @@ class KernelTable:
     traffic_kernel: np.ndarray
     traffic_row: np.ndarray
     traffic_bytes: np.ndarray
-    near_bytes: np.ndarray
+    rival_bytes: np.ndarray
     effects: tuple[EffectTable, ...]
     column_sums: ColumnSums
     on_core: OnCore
@@ -196,13 +192,13 @@ def kernel_table(
     memory.
     """
     numbers = backend.tile_numbers
-    rows, claims = row_of_value.tolist(), on_chip_claims(problem, numbers.loop_claim)
+    rows = row_of_value.tolist()
     ops, edges = row_of_op.tolist(), edge_of_op.tolist()
     index: dict[_Key, int] = {}
     counts, row_of_kernel = list[int](), list[int]()
     sides: dict[tuple[int, str], TiledSides] = {}
     operands = Operands(problem.graph, n_bytes, numbers)
-    near = [round(n / claim) if claim else 0 for n, claim in zip(n_bytes, claims, strict=True)]
+    near = chip_rivals(problem, kernels, n_bytes, numbers.loop_claim)
     program = TracedKernels(problem, kernels, rows, numbers)
     by_blocks, strided = sums_by_blocks(problem, kernels, backend)
     larger = larger_products(problem.graph) if backend.merged_product_bytes else {}
@@ -329,7 +325,7 @@ def _columns(keys: list[_Key], counts: list[int], backend: Backend) -> KernelTab
         traffic_kernel=accesses[:, 0],
         traffic_row=accesses[:, 1],
         traffic_bytes=accesses[:, 2],
-        near_bytes=accesses[:, 3],
+        rival_bytes=accesses[:, 3],
         effects=_effect_tables(keys, backend.effects),
         column_sums=ColumnSums.build([k.column_sum for k in keys]),
         on_core=OnCore.build([k.core_work for k in keys]),

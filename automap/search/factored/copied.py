@@ -237,7 +237,7 @@ class CopiedCells:
                 cell[kernel_by_access], way[kernel_by_access], table.traffic_row[access]
             ),
             traffic_bytes=table.traffic_bytes[access],
-            near_bytes=table.near_bytes[access],
+            rival_bytes=table.rival_bytes[access],
             effects=tuple(effect.select(copied) for effect in table.effects),
             column_sums=table.column_sums.select(which, len(table.op_row)),
             on_core=table.on_core.select(which, len(table.op_row)),

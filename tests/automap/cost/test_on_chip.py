@@ -1,6 +1,7 @@
 """What stays on the chip, by the numbers of libtpu and on steps."""
 
 from dataclasses import replace
+import math
 
 import jax
 from jax import numpy as jnp
@@ -9,7 +10,7 @@ import pytest
 
 from automap.backends import backend_for
 from automap.cost.evaluate import Evaluator
-from automap.cost.on_chip import ChipRoom, off_chip
+from automap.cost.on_chip import ChipRoom, chip_rivals, crowded_out, off_chip
 from automap.cost.tables import build_tables
 from automap.space.point import SplitClasses
 from automap.topology import get_topology
@@ -27,6 +28,13 @@ def test_small_arrays_stay_and_large_ones_leave():
     sizes = np.array([0.0, NUMBERS.kept_share, NUMBERS.spilled_share, 1.0])
     np.testing.assert_allclose(off_chip(sizes, NUMBERS), [0.0, 0.0, 1.0, 1.0])
     np.testing.assert_allclose(ROOM.may_stay(np.array([8.0, 64.0]) * MIB), [8 * MIB, 0.0])
+
+
+def test_an_array_is_there_as_long_as_it_has_few_rivals():
+    sizes = np.array([0.0, NUMBERS.rivals_kept, NUMBERS.rivals_spilled, 2.0])
+    np.testing.assert_allclose(crowded_out(sizes, NUMBERS), [0.0, 0.0, 1.0, 1.0])
+    middle = np.array([math.sqrt(NUMBERS.rivals_kept * NUMBERS.rivals_spilled)])
+    np.testing.assert_allclose(crowded_out(middle, NUMBERS), 0.5)
 
 
 def test_the_room_is_less_where_a_step_holds_more():
@@ -72,3 +80,70 @@ def test_a_small_step_needs_little_beside_its_inputs_and_results(step, topology,
         return
     assert memory.on_chip_bytes > 0
     assert memory.peak_bytes - memory.on_chip_bytes == pytest.approx(expected, rel=1e-6)
+
+
+def _gradients(x, w):
+    return jax.grad(lambda w: _step(x, w))(w)
+
+
+def _residuals(x, w):
+    kept = jnp.cumsum(x, 0)
+    for _ in range(3):
+        x = jnp.cumsum(jnp.sin(x) @ w, 0) + kept
+    return x, w
+
+
+def _looped(x, w):
+    return x, jax.lax.fori_loop(0, 5, lambda i, c: jnp.tanh(c @ w) @ w, jnp.cumsum(x, 0))
+
+
+@pytest.mark.parametrize("step", [_step, _gradients, _residuals, _looped])
+def test_rivals_are_those_that_live_no_longer(step):
+    """Against the definition, value by value."""
+    args = [jax.ShapeDtypeStruct(dims, jnp.float32) for dims in ((1024, 512), (512, 512))]
+    problem = problem_of(step, args)
+    graph, kernels = problem.graph, build_tables(problem, "tpu").program.kernels
+    n_bytes = [value.n_bytes for value in graph.values]
+    rivals = chip_rivals(problem, kernels, n_bytes, 1.0)
+    written = {a.value for kernel in kernels for a in kernel.writes}
+    touched = {
+        v: [k for k, one in enumerate(kernels) if v in {a.value for a in (*one.reads, *one.writes)}]
+        for v in written
+    }
+    moved = [
+        graph.ops[kernel.op].trip_count * sum(a.n_bytes for a in (*kernel.reads, *kernel.writes))
+        for kernel in kernels
+    ]
+
+    def life(value):
+        return sum(moved[touched[value][0] + 1 : touched[value][-1]])
+
+    wanting = [v for v in written if rivals[v]]
+    assert len(wanting) > 1
+    for value in wanting:
+        alive = range(touched[value][0], touched[value][-1] + 1)
+        nearer = [v for v in wanting if life(v) <= life(value)]
+        most = max(
+            sum(n_bytes[v] for v in nearer if touched[v][0] <= k <= touched[v][-1]) for k in alive
+        )
+        doublings = round(math.log2(min(most / n_bytes[value], 16)))
+        assert rivals[value] == n_bytes[value] * 2**doublings
+    # Inputs and results have a place of their own.
+    assert not any(rivals[v] for v in graph.outputs)
+    assert not any(rivals[v] for v, value in enumerate(graph.values) if value.producer < 0)
+
+
+def test_what_is_only_summed_is_written_nowhere():
+    def summed(x, w):
+        return x, ((x @ w) ** 2).sum(0)
+
+    def kept(x, w):
+        product = x @ w
+        return x, (product**2).sum(0), jnp.sin(product) @ w
+
+    args = [jax.ShapeDtypeStruct((1024, 1024), jnp.float32)] * 2
+    for step, expected in ((summed, False), (kept, True)):
+        problem = problem_of(step, args)
+        kernels = build_tables(problem, "tpu").program.kernels
+        n_bytes = [value.n_bytes for value in problem.graph.values]
+        assert any(chip_rivals(problem, kernels, n_bytes, 1.0)) is expected

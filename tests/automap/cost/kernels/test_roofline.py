@@ -158,9 +158,9 @@ def test_near_values_that_fit_on_the_chip_move_no_bytes():
     args = ({"up": array(width, hidden), "down": array(hidden, width)}, {"x": array(rows, width)})
     # Only a product reads it, so it is kept as bfloat16.
     near, inputs = 2 * rows * hidden, 4 * (2 * width * hidden + 2 * rows * width)
-    # Up to 1/16 of the chip's memory all stays there, from 1/2 nothing, between them by doublings:
-    # 2 of 3.
-    for on_chip, leaves in ((16 * near, 0), (4 * near, 2 / 3), (2 * near, 1), (0, 1)):
+    # It has no rivals. Up to 1/4 of the chip's memory all stays there, from all of it nothing,
+    # between them by doublings.
+    for on_chip, leaves in ((4 * near, 0), (2 * near, 1 / 2), (near, 1), (0, 1)):
         topology = machine("v5e:2x4", flops_per_s=(("f32", 1e30),), on_chip_bytes=on_chip)
         cost, space = evaluator(step, args, topology)
         table = cost.tables.kernels
