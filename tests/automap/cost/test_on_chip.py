@@ -15,6 +15,7 @@ from automap.cost.tables import build_tables
 from automap.space.point import SplitClasses
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
+from hlo_tools.opcodes import DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, LOOP_ENTER
 from tests.steps import problem_of
 
 
@@ -94,10 +95,25 @@ def _residuals(x, w):
 
 
 def _looped(x, w):
-    return x, jax.lax.fori_loop(0, 5, lambda i, c: jnp.tanh(c @ w) @ w, jnp.cumsum(x, 0))
+    kept = jnp.cumsum(x, 0)
+    looped = jax.lax.fori_loop(0, 50, lambda i, c: jnp.tanh(c @ w), x)
+    other = jnp.cumsum(looped, 0)
+    # The life of the first has fewer kernels than that of the other, but fifty trips of one.
+    result = jnp.cumsum(kept * other, 0)
+    for _ in range(4):
+        result = jnp.cumsum(jnp.sin(result) @ w, 0)
+    return x, result + other
 
 
-@pytest.mark.parametrize("step", [_step, _gradients, _residuals, _looped])
+def _many(x, w):
+    arrays = [jnp.cumsum(x + i, 0) for i in range(40)]
+    total = arrays[0]
+    for array in arrays[1:]:
+        total = jnp.cumsum(total * array, 0)
+    return x, total @ w
+
+
+@pytest.mark.parametrize("step", [_step, _gradients, _residuals, _looped, _many])
 def test_rivals_are_those_that_live_no_longer(step):
     """Against the definition, value by value."""
     args = [jax.ShapeDtypeStruct(dims, jnp.float32) for dims in ((1024, 512), (512, 512))]
@@ -131,6 +147,30 @@ def test_rivals_are_those_that_live_no_longer(step):
     # Inputs and results have a place of their own.
     assert not any(rivals[v] for v in graph.outputs)
     assert not any(rivals[v] for v, value in enumerate(graph.values) if value.producer < 0)
+
+
+def test_stacks_of_loops_and_what_they_begin_with_have_no_place():
+    def step(x, weights):
+        def filled(carry, weight):
+            # The stack of weights is rounded before the loop, as only products read it there.
+            carry = jnp.tanh(carry @ weight)
+            return carry, jnp.sin(carry)
+
+        end, stack = jax.lax.scan(filled, jnp.cumsum(x, 0), weights)
+        return x, jnp.cumsum(end, 0) @ stack[0].T, weights * 2
+
+    args = [jax.ShapeDtypeStruct(dims, jnp.float32) for dims in ((1024, 512), (5, 512, 512))]
+    problem = problem_of(step, args)
+    graph, kernels = problem.graph, build_tables(problem, "tpu").program.kernels
+    rivals = chip_rivals(problem, kernels, [value.n_bytes for value in graph.values], 1.0)
+    written = {a.value for kernel in kernels for a in kernel.writes}
+    for values in (
+        {v for op in graph.ops if op.opcode == LOOP_ENTER for v in op.inputs},
+        {op.outputs[0] for op in graph.ops if op.opcode == DYNAMIC_UPDATE_SLICE},
+        {op.inputs[0] for op in graph.ops if op.opcode == DYNAMIC_SLICE},
+    ):
+        assert written & values and not any(rivals[v] for v in values)
+    assert any(rivals)
 
 
 def test_what_is_only_summed_is_written_nowhere():

@@ -174,8 +174,8 @@ def test_near_values_that_fit_on_the_chip_move_no_bytes():
 
 
 def test_what_every_trip_reads_stays_on_the_chip_longer():
-    """A weight that a loop multiplies by, rounded: 1/8 of the chip's memory is no more than 1/32 of
-    others.
+    """A weight that a loop multiplies by, rounded: half of the chip's memory is no more than an
+    eighth of others.
     """
 
     def step(state, batch):
@@ -186,14 +186,14 @@ def test_what_every_trip_reads_stays_on_the_chip_longer():
     w, x = (jax.ShapeDtypeStruct(shape, "float32") for shape in ((width, width), (2, width)))
     weight = 2 * width * width
     moved = {}
-    for share in (1 / 8, 16.0):
+    for share in (1 / 2, 16.0):
         topology = machine("v5e:2x4", on_chip_bytes=round(weight / share), launch_seconds=0.0)
         cost, space = evaluator(step, ({"w": w}, {"x": x}), topology)
         seconds = cost.price_point(whole(space)).kernel_seconds
         is_product = [shape.kind == "dot" for shape in cost.tables.kernels.shape]
         moved[share] = float(seconds[is_product].sum()) * BYTES_PER_S
     assert moved[16.0] >= weight
-    assert moved[1 / 8] < 0.1 * weight
+    assert moved[1 / 2] < 0.1 * weight
 
 
 @pytest.mark.parametrize(
