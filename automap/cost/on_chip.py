@@ -104,9 +104,10 @@ def chip_rivals(
     ends = [lives[v] for v in ordered]
     live, rivals, entered = np.zeros(len(kernels)), [0] * len(graph.values), 0
     for value in ordered:
-        for other in ordered[entered : (last := bisect_right(ends, lives[value]))]:
+        last = bisect_right(ends, lives[value])
+        for other in ordered[entered:last]:
             live[birth[other] : death[other] + 1] += n_bytes[other]
-        entered = max(entered, last)
+        entered = last
         times = float(live[birth[value] : death[value] + 1].max()) / n_bytes[value]
         rounded = 2 ** round(math.log2(min(times, _MOST_RIVALS)))
         rivals[value] = round(n_bytes[value] * rounded / claims[value])
@@ -150,9 +151,10 @@ def _only_summed(problem: Problem, kernels: Sequence[Kernel]) -> Iterator[int]:
         product = kernel.op if is_product else kernel.product
         for access in kernel.writes if product >= 0 else ():
             users = graph.users[access.value]
-            sums = [u for u in users if graph.ops[u].opcode in REDUCTIONS]
-            is_at_hand = all(products.get(u) == product for u in sums)
-            if users and len(sums) == len(users) and is_at_hand:
+            is_sum = (
+                products.get(u) == product and graph.ops[u].opcode in REDUCTIONS for u in users
+            )
+            if users and all(is_sum):
                 yield access.value
 
 

@@ -198,7 +198,7 @@ def kernel_table(
     counts, row_of_kernel = list[int](), list[int]()
     sides: dict[tuple[int, str], TiledSides] = {}
     operands = Operands(problem.graph, n_bytes, numbers)
-    near = chip_rivals(problem, kernels, n_bytes, numbers.loop_claim)
+    rivals = chip_rivals(problem, kernels, n_bytes, numbers.loop_claim)
     program = TracedKernels(problem, kernels, rows, numbers)
     by_blocks, strided = sums_by_blocks(problem, kernels, backend)
     larger = larger_products(problem.graph) if backend.merged_product_bytes else {}
@@ -238,7 +238,7 @@ def kernel_table(
             0.0 if rule.work is None else rule.work.efficiency,
             int(problem.phases[kernel.op]),
             tuple(
-                (rows[a.value], a.n_bytes, near[a.value] if a in held else 0)
+                (rows[a.value], a.n_bytes, rivals[a.value] if a in held else 0)
                 for a in (*accessed, *passed)
             ),
             _effect_keys(backend.effects, uses, accessed, passed),
