@@ -1,11 +1,12 @@
 """Products, and what is computed and summed of their results in the same kernel: steps of
-`scripts.compare_tpu_kernels`, of which each has one kernel on a TPU.
+`scripts.compare_tpu_kernels`, of which each has one kernel on a TPU; and products whose operands
+and results are on its chip, between two other kernels.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jax import Array, numpy as jnp
+from jax import Array, lax, numpy as jnp
 
 from scripts.kernel_cases import BF, F32, KernelCase, adam, kernel_case
 
@@ -35,12 +36,25 @@ def made() -> Iterator[KernelCase]:
                 "product, summed", sizes, lambda a, b, c: ((a @ b) * c).sum(0), *given, whole
             )
             yield kernel_case("product, Adam", sizes, _adam_of_product, *given, whole, whole, whole)
+            yield kernel_case("product on the chip", sizes, _on_chip, *given)
+    # As layers of small models have them.
+    for dtype in (F32, BF):
+        for m, k, n in ((512, 512, 512), (1024, 256, 1024), (8192, 128, 128), (2048, 64, 192)):
+            sizes = f"{m} x {k} x {n} {jnp.dtype(dtype).name}"
+            given = ((m, k), dtype), ((k, n), dtype)
+            yield kernel_case("product on the chip", sizes, _on_chip, *given)
     # Four queries read one key; the scores are put in another order of dimensions.
     for order in ("bgnqk", "bgqnk"):
         queries, keys = ((2, 1024, 4, 4, 64), BF), ((2, 1024, 4, 64), BF)
         yield kernel_case(
             "scores of grouped queries, summed", order, _grouped(order), queries, keys
         )
+
+
+def _on_chip(a: Array, b: Array) -> Array:
+    """A product between two other kernels."""
+    a, b = lax.optimization_barrier((a * 2, b * 3))
+    return lax.optimization_barrier(a @ b) * 2
 
 
 def _two_of_product(a: Array, b: Array, c: Array) -> tuple[Array, Array]:

@@ -60,12 +60,15 @@ class CopiedAccesses:
 
 @dataclass(frozen=True, slots=True)
 class KernelWork:
-    """What kernels do on a device under one plan; effects change the last two, in place.
+    """What kernels do on a device under one plan; effects change the last four, in place.
 
     `dim_of_axis` [value rows, axes] and `factor_of_axis` [op rows, axes] are the split dimensions
     and factors, -1 for none; `op_row` [kernels], `access_kernel` and `access_row` [accesses] are
-    the kernels' op rows and the accesses' kernels and value rows. `local_bytes` [accesses] are what
-    is moved, and `extra_seconds` [kernels] what is added to the time that it takes.
+    the kernels' op rows and the accesses' kernels and value rows. `off_chip` [accesses] is the
+    share of what is accessed that is not in the memory on the chip. `local_bytes` [accesses] are
+    what is moved, `extra_seconds` [kernels] what is added to the time that it takes. Of products'
+    kernels, [kernels], `waits` is how often they wait for what comes before their work or leaves
+    behind it, and `ahead_bytes` is what is fetched to the chip before they begin.
     """
 
     device: Device
@@ -76,8 +79,11 @@ class KernelWork:
     op_row: np.ndarray
     access_kernel: np.ndarray
     access_row: np.ndarray
+    off_chip: np.ndarray
     local_bytes: np.ndarray
     extra_seconds: np.ndarray
+    waits: np.ndarray
+    ahead_bytes: np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from importlib.resources import files
 import tomllib
 from typing import Any
 
+import numpy as np
+
 
 _NARROW_BYTES = 2
 
@@ -78,8 +80,8 @@ class TileNumbers:
     group_gradient_share: float
     group_tile_parts: int
     fast_fill_bytes: int
-    convolution_share: float
-    product_beside: float
+    product_piece_seconds: float
+    product_start_seconds: float
     narrow_seconds: float
     narrow_products: tuple[str, ...]
     lane_part_seconds: tuple[float, float]
@@ -104,6 +106,18 @@ class TileNumbers:
     table_launches: int
     table_most_by_row: int
 
+    def off_chip(self, share: np.ndarray) -> np.ndarray:
+        """The part of an array that is in the device's memory, by the share of the chip's that it
+        takes.
+        """
+        return _part(share, self.kept_share, self.spilled_share)
+
+    def crowded_out(self, share: np.ndarray) -> np.ndarray:
+        """The part of an array that is in the device's memory, by the share of the chip's that it
+        takes with its rivals (`automap.cost.on_chip`).
+        """
+        return _part(share, self.rivals_kept, self.rivals_spilled)
+
     def small_rows(self, item_bytes: int) -> tuple[int, ...]:
         """The numbers of rows that smaller tiles hold, of numbers of so many bytes."""
         return {4: self.small_rows_of_4_bytes, 2: self.small_rows_of_2_bytes}.get(item_bytes, ())
@@ -120,6 +134,12 @@ class TileNumbers:
         beyond its bytes.
         """
         return self.narrow_seconds if item_bytes <= _NARROW_BYTES else 0.0
+
+
+def _part(share: np.ndarray, stays: float, leaves: float) -> np.ndarray:
+    # 0 at `stays` and 1 at `leaves`, linear in the logarithm of the share.
+    doublings = np.log2(np.maximum(share, stays) / stays) / np.log2(leaves / stays)
+    return np.minimum(doublings, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,15 @@ it is there, all that is there with it and lives no longer (itself, too):
 
     rivals(v)   = most over p in life(v) of sum of bytes of u alive at p, life(u) <= life(v)
                                                                    -> in: `chip_rivals`
-    out(v)      = log2(rivals(v) / (i C)) / log2(j / i), within 0 and 1    -> in: `crowded_out`
+    out(v)      = log2(rivals(v) / (i C)) / log2(j / i), within 0 and 1
+                                          -> in: `automap.backends.TileNumbers.crowded_out`
 
 A life is as long as what is moved between the kernel that writes an array and the last one that
 reads it. Which are rivals is known of the whole step, as if all arrays were cut in as many parts.
 Of all that a step holds at its peak there is less on the chip than of single arrays:
 
-    off(b)      = log2(b / (k C)) / log2(l / k), within 0 and 1    -> in: `off_chip`
+    off(b)      = log2(b / (k C)) / log2(l / k), within 0 and 1
+                                                  -> in: `automap.backends.TileNumbers.off_chip`
     kept(p)     = crowded(p) min(r C, sum of b (1 - off(b)) over what is alive at p, and neither an
                   input nor a result)                           -> in: `ChipRoom.kept_bytes`
     crowded(p)  = log2(h C / live(p)) / log2(h / g), within 0 and 1
@@ -56,26 +58,6 @@ from hlo_tools.opcodes import (
 # In times its own bytes: more do not matter for arrays as small as that, and where layers are alike
 # the table has a row for each number of rivals, which is rounded to doublings for the same reason.
 _MOST_RIVALS = 16.0
-
-
-def off_chip(share: np.ndarray, numbers: TileNumbers) -> np.ndarray:
-    """The part of an array that is in the device's memory, by the share of the chip's that it
-    takes.
-    """
-    return _part(share, numbers.kept_share, numbers.spilled_share)
-
-
-def crowded_out(share: np.ndarray, numbers: TileNumbers) -> np.ndarray:
-    """The part of an array that is in the device's memory, by the share of the chip's that it takes
-    with its rivals.
-    """
-    return _part(share, numbers.rivals_kept, numbers.rivals_spilled)
-
-
-def _part(share: np.ndarray, stays: float, leaves: float) -> np.ndarray:
-    # 0 at `stays` and 1 at `leaves`, linear in the logarithm of the share.
-    doublings = np.log2(np.maximum(share, stays) / stays) / np.log2(leaves / stays)
-    return np.minimum(doublings, 1.0)
 
 
 def chip_rivals(
@@ -174,7 +156,7 @@ class ChipRoom:
 
     def may_stay(self, n_bytes: np.ndarray) -> np.ndarray:
         """Of each array the bytes that may be on the chip."""
-        return n_bytes * (1.0 - off_chip(n_bytes / self.capacity_bytes, self.numbers))
+        return n_bytes * (1.0 - self.numbers.off_chip(n_bytes / self.capacity_bytes))
 
 
 def chip_room(device: Device, numbers: TileNumbers) -> ChipRoom | None:

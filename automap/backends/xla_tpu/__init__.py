@@ -11,7 +11,7 @@ from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
 from automap.backends.xla_tpu.lanes import LaneCopyEffect, LanePartsEffect
 from automap.backends.xla_tpu.padded_arrays import PaddedArraysEffect
-from automap.backends.xla_tpu.product_registers import NarrowResultEffect, SingleRowEffect
+from automap.backends.xla_tpu.product_registers import ProductEndsEffect, SingleRowEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
 from automap.backends.xla_tpu.space_parts import SpacePartsEffect
 from automap.backends.xla_tpu.tiled_arrays import TiledArrays
@@ -62,7 +62,7 @@ EFFECTS: Final = (
     RowLayoutEffect(),
     FewRowsEffect(),
     FourierEffect(),
-    NarrowResultEffect(),
+    ProductEndsEffect(),
     SingleRowEffect(),
     SpacePartsEffect(),
 )

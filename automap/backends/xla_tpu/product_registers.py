@@ -1,17 +1,28 @@
-"""What products take through registers of four bytes for each number: results of two bytes, and all
-of a matrix that meets a single row.
+"""What products wait for, and what they take through registers of four bytes for each number:
+results of two bytes, and all of a matrix that meets a single row.
+
+*Ends*. The first piece of what a product reads comes before its work, and the last of what it makes
+leaves behind it. Each takes as long as the gap of another kernel
+(`automap.backends.base.Backend.launch_gap_seconds`), if anything comes from the memory of the
+device, and if anything goes there or through registers               -> in: `ProductEnds.add_to`
+
+*Given*. What a step or a loop is given, as weights, is fetched to the chip while other kernels run:
+of 1,257 products in programs of 27 steps for v5e, all of the fitted half of `scripts.unseen_steps`,
+17 read such from the memory of the device and nothing else of it. There is no room for all of a
+large one (`automap.backends.TileNumbers.off_chip`)                   -> in: `ProductEnds.add_to`
 
 *Narrow results*. Of numbers of two bytes there are twice as many in the bytes that the memory moves
 in a time, and the compiler takes products that do little else with them to be limited by the
 registers:
 
-    extra = numbers * `narrow_seconds` / cores              of what is written, on a device
+    extra = numbers * 4 bytes / bandwidth                   of what is written, on a device
 
-4,096 x 512 and 512 x 512 numbers take 28,608 cycles on v5e in bfloat16, 16,640 in float32, which
-is what the matrix unit is busy for. It is part of what a product does beside its flops
-(`automap.cost.kernels.beside_products`), so that long sums take hardly longer, and so is what its
-kernel makes of its result. On devices of `narrow_products` only
-(tests/automap/backends/xla_tpu/test_product_registers.py)            -> in: `NarrowResults.add_to`
+as other kernels take (`automap.cost.kernels.beside_memory`), wherever it is written. 8,192 x 128
+and 128 x 128 numbers in the memory of the chip take 12,632 cycles on v5e in bfloat16, 2,304 in
+float32, which is what the matrix unit is busy for. It is part of what a product does beside its
+flops (`automap.cost.kernels.beside_products`), so that long sums take hardly longer, and so is what
+its kernel makes of its result. On devices of `narrow_products` only
+(tests/automap/backends/xla_tpu/test_product_registers.py)           -> in: `ProductEnds.add_to`
 
 *Single rows*. A product of which a plan leaves a device one row, as of one sequence that is decoded
 on each, is a product of a vector there (`hlo_tools.analyses.matrix_vector`), which the compiler
@@ -21,12 +32,9 @@ multiplies element by element and sums:
 
 beyond its bytes. 8,192 x 4,096 numbers in bfloat16 take 312 us with one row on v5e, and with two
 what it takes to read them                                              -> in: `SingleRows.add_to`
-
-Of kernels that are no products the registers take as long as the memory does for numbers of four
-bytes                                                 -> in: `automap.cost.kernels.beside_memory`
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import ClassVar, Final
@@ -47,66 +55,114 @@ from hlo_tools.rules import Rule
 
 
 _REGISTER_BYTES: Final = 4
+_NARROW_BYTES: Final = 2
 
 
-class NarrowResultEffect:
-    """Products that make numbers of two bytes."""
+class ProductEndsEffect:
+    """What products read, and what they or what their kernels do besides write."""
 
-    n_columns: ClassVar[int] = 1
+    n_columns: ClassVar[int] = 3
     passes: ClassVar[bool] = False
     pads: ClassVar[bool] = False
 
     def uses(self, program: TracedKernels) -> Sequence[KernelUses]:
-        """Of each product the bytes of a number that it makes."""
-        graph, numbers = program.problem.graph, program.numbers
-        result, passed = list[KernelUses](), set[int]()
-        for kernel in program.kernels:
-            product = kernel.op if kernel.product < 0 else kernel.product
-            narrow = {
-                value: (item_bytes,)
-                for value, item_bytes in _results(graph, kernel)
-                if numbers.register_seconds(item_bytes)
-            }
-            # One kernel goes through registers once, however much of it is written.
-            first = [*narrow.items()][:1] if product not in passed else []
-            result.append(KernelUses(dict(first)))
-            passed.update([product] if first else [])
+        """Of each access whether it is written, whether the step or a loop is given it, and the
+        bytes of a number that is the one to go through registers, 0 of others.
+        """
+        graph, kernels = program.problem.graph, program.kernels
+        last = _last_writers(graph, kernels)
+        written = {access.value for kernel in kernels for access in kernel.writes}
+        result = list[KernelUses]()
+        for number, kernel in enumerate(kernels):
+            ends = dict[int, tuple[int, int, int]]()
+            if kernel.product < 0 and _is_product(graph, kernel):
+                reads = [access.value for access in kernel.reads]
+                ends.update((v, (False, v not in written, 0)) for v in reads)
+            if last.get(_product(kernel)) == number:
+                ends.update((access.value, (True, False, 0)) for access in kernel.writes)
+                # One kernel goes through registers once, however much of it is written.
+                narrow = [*_narrow_results(graph, kernel)][:1]
+                ends.update((v, (True, False, item_bytes)) for v, item_bytes in narrow)
+            result.append(KernelUses(ends))
         return result
 
-    def table(self, access: np.ndarray, columns: np.ndarray) -> "NarrowResults":
+    def table(self, access: np.ndarray, columns: np.ndarray) -> "ProductEnds":
         """The accesses of such results."""
-        return NarrowResults(access, *columns)
+        return ProductEnds(access, *columns)
 
 
 @dataclass(frozen=True)
-class NarrowResults:
-    """`access` indexes `KernelTable.traffic_*`, `item_bytes` are those of a number; [uses]."""
+class ProductEnds:
+    """`access` indexes `KernelTable.traffic_*`; the others as in `ProductEndsEffect.uses`;
+    [uses].
+    """
 
     access: np.ndarray
+    is_written: np.ndarray
+    is_given: np.ndarray
     item_bytes: np.ndarray
 
-    def select(self, copied: CopiedAccesses) -> "NarrowResults":
+    def select(self, copied: CopiedAccesses) -> "ProductEnds":
         """Those of copied accesses."""
         return select_rows(self, copied)
 
     def add_to(self, work: KernelWork) -> None:
-        """Add the time of the registers."""
-        if not len(self.access) or work.device.name not in work.numbers.narrow_products:
-            return
-        each = np.array([work.numbers.register_seconds(b) for b in self.item_bytes.tolist()])
-        seconds = work.local_bytes[self.access] / self.item_bytes * each / work.device.cores
-        np.add.at(work.extra_seconds, work.access_kernel[self.access], seconds)
+        """Add the time of the registers and what is fetched ahead, and count what is waited for."""
+        kernel, moves = work.access_kernel[self.access], work.off_chip[self.access]
+        if work.device.name in work.numbers.narrow_products:
+            is_narrow = self.item_bytes > 0
+            moves = np.where(is_narrow, 1.0, moves)
+            numbers = work.local_bytes[self.access] / np.maximum(self.item_bytes, 1) * is_narrow
+            seconds = numbers * _REGISTER_BYTES / work.device.memory_bytes_per_s("elementwise")
+            np.add.at(work.extra_seconds, kernel, seconds)
+        local = work.local_bytes[self.access]
+        if work.device.on_chip_bytes:
+            # A large array is not all fetched ahead; the rest comes with the work.
+            rest = work.numbers.off_chip(local / work.device.on_chip_bytes)
+            moves = np.where(self.is_given, np.minimum(moves, rest), moves)
+            ahead = local * (1.0 - rest) * self.is_given
+            np.add.at(work.ahead_bytes, kernel, ahead)
+        for is_end in (False, True):
+            here = (self.is_written == is_end) & (local > 0)
+            most = np.zeros(len(work.waits))
+            np.maximum.at(most, kernel[here], moves[here])
+            np.add(work.waits, most, out=work.waits)
 
 
-def _results(graph: Graph, kernel: Kernel) -> Iterator[tuple[int, int]]:
-    """(value, bytes of a number) of what a product's kernel makes, but for stacks."""
-    is_product = graph.ops[kernel.op].opcode in CONTRACTIONS or kernel.product >= 0
-    for access in kernel.writes if is_product else ():
+def _product(kernel: Kernel) -> int:
+    return kernel.op if kernel.product < 0 else kernel.product
+
+
+def _is_product(graph: Graph, kernel: Kernel) -> bool:
+    is_own = graph.ops[kernel.op].opcode in CONTRACTIONS and kernel.copied is None
+    return is_own or kernel.product >= 0
+
+
+def _last_writers(graph: Graph, kernels: Sequence[Kernel]) -> Mapping[int, int]:
+    """Of each product the number of the kernel that its last piece is waited for with: the first of
+    its kernel's that writes narrow numbers, else the first that writes.
+    """
+    first, narrow = dict[int, int](), dict[int, int]()
+    for number, kernel in enumerate(kernels):
+        if _is_product(graph, kernel) and kernel.writes:
+            first.setdefault(_product(kernel), number)
+            if any(_narrow_results(graph, kernel)):
+                narrow.setdefault(_product(kernel), number)
+    return {**first, **narrow}
+
+
+def _narrow_results(graph: Graph, kernel: Kernel) -> Iterator[tuple[int, int]]:
+    """(value, bytes of a number) of what a product's kernel makes of two bytes or fewer, but for
+    stacks.
+    """
+    for access in kernel.writes:
         producer = graph.values[access.value].producer
         if producer < 0 or graph.ops[producer].opcode != DYNAMIC_UPDATE_SLICE:
             # As it is in memory: operands of products are rounded there.
             numbers = max(prod(graph.values[access.value].dims), 1)
-            yield access.value, max(access.n_bytes // numbers, 1)
+            item_bytes = max(access.n_bytes // numbers, 1)
+            if item_bytes <= _NARROW_BYTES:
+                yield access.value, item_bytes
 
 
 class SingleRowEffect:

@@ -35,7 +35,7 @@ import numpy as np
 
 from automap.backends import Backend
 from automap.topology.model import OpClass
-from hlo_tools.analyses.accesses import Access, Kernel
+from hlo_tools.analyses.accesses import Access, Kernel, read_through
 from hlo_tools.analyses.matrix_vector import summed_value
 from hlo_tools.graph import DTYPE_BITS, Graph
 from hlo_tools.opcodes import (
@@ -69,12 +69,13 @@ def with_launches(
 ) -> np.ndarray:
     """Seconds of kernels with their launches, [kernels]; `busy` are those without.
 
-    Where kernels are launched, and not arrays, a product has no gap: it begins with the first piece
-    of its operands.
+    Where kernels are launched, and not arrays, a product has no gap but what it waits for at its
+    ends, which `busy` has, and no least time but what it takes to start.
     """
     has_gap = ~is_product | (backend.launches == "of arrays")
-    launched = busy + np.where(has_gap, backend.launch_gap_seconds, 0.0)
-    return np.where(is_launched, np.maximum(launched, least_seconds), busy)
+    launched = np.maximum(busy + backend.launch_gap_seconds, least_seconds)
+    started = busy + backend.tile_numbers.product_start_seconds
+    return np.where(is_launched, np.where(has_gap, launched, started), busy)
 
 
 def register_pass(
@@ -94,8 +95,10 @@ def register_pass(
     if backend.registers == "no time" or kernel.joins or kernel_class == "copy":
         return ()
     read = {access.value for access in kernel.reads}
-    is_alone = op.opcode in ELEMENTWISE and read.issuperset(op.inputs)
-    is_alone = is_alone and shared.isdisjoint((*op.inputs, *op.outputs))
+    # Another shape is no op.
+    given = {read_through(graph, value, frozenset({RESHAPE})) for value in op.inputs}
+    is_alone = op.opcode in ELEMENTWISE and read.issuperset(given)
+    is_alone = is_alone and shared.isdisjoint((*given, *op.outputs))
     if op.opcode in REDUCTIONS:
         value = summed_value(graph, op)
     elif op.opcode == DYNAMIC_UPDATE_SLICE:

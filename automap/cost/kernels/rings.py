@@ -31,7 +31,6 @@ import numpy as np
 
 from automap.backends import TileNumbers
 from automap.cost.kernels.table import KernelTable
-from automap.cost.on_chip import off_chip
 from automap.cost.shardings import Shardings, n_parts
 from automap.cost.traffic import Collectives
 from automap.cost.traffic.flows import REDUCE_SCATTER, devices_over
@@ -172,8 +171,8 @@ def _transposed_bytes(
     # What fits on the chip is not written to memory. Each trip of the ring reads it, so it has the
     # claim of a loop.
     if device.on_chip_bytes:
-        local *= off_chip(
-            local * numbers.ring_held_share / numbers.loop_claim / device.on_chip_bytes, numbers
+        local *= numbers.off_chip(
+            local * numbers.ring_held_share / numbers.loop_claim / device.on_chip_bytes
         )
     return local.sum(axis=0)
 

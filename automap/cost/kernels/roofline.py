@@ -49,10 +49,9 @@ from automap.cost.kernels.beside_memory import with_launches
 from automap.cost.kernels.beside_products import beside
 from automap.cost.kernels.column_sums import limit_by_blocks
 from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flops
-from automap.cost.kernels.matrix_tiles import ConvolutionSides, FactorSizes, Sides
+from automap.cost.kernels.matrix_tiles import FactorSizes, Sides
 from automap.cost.kernels.table import KernelTable
 from automap.cost.kernels.unaligned_rows import RowRates
-from automap.cost.on_chip import crowded_out
 from automap.cost.profile import KernelProfile
 from automap.cost.profile.measured import MeasuredKernels, measured_kernels
 from automap.cost.profile.prices import KernelPrices, correcting_kernels
@@ -108,14 +107,17 @@ class Roofline:
         table, device = self.kernels, self.topology.device
         local = table.traffic_bytes / devices
         if device.on_chip_bytes:
-            share = crowded_out(
-                table.rival_bytes / devices / device.on_chip_bytes, self._backend.tile_numbers
-            )
+            numbers = self._backend.tile_numbers
+            share = numbers.crowded_out(table.rival_bytes / devices / device.on_chip_bytes)
             local = local * np.where(table.rival_bytes > 0, share, 1.0)
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(table.flops))
         peaks = np.array([device.peak_flops_per_s(d) if d else np.inf for d in table.dtype])
         # What is measured of a product may be faster than its bytes say.
-        memory = np.where(np.isinf(peaks), moved / device.hbm_bytes_per_s * self._seen, 0.0)
+        memory = np.where(np.isinf(peaks), moved / device.hbm_bytes_per_s, 0.0)
+        if self._backend.pads(device):
+            memory[table.held.kernels] *= table.held.least_seen(
+                device, self._held_rates, self._backend.tile_numbers.product_piece_seconds, devices
+            )
         flops = table.flops / devices
         if self._backend.convolution_numbers is not None:
             fewer = table.convolutions.kernels[self._on_vectors & (table.convolutions.tiles > 0)]
@@ -152,8 +154,12 @@ class Roofline:
         flops = table.flops / sharding.parts_of_op[table.op_row]
         parts = sharding.parts_of_value[table.traffic_row]
         local = table.traffic_bytes / parts
+        off_chip = np.ones(len(local))
+        if device.on_chip_bytes:
+            share = numbers.crowded_out(table.rival_bytes / parts / device.on_chip_bytes)
+            off_chip = np.where(table.rival_bytes > 0, share, 1.0)
         # Effects add to these, and to `local`, in place.
-        extra_seconds = np.zeros(len(flops))
+        extra_seconds, waits, ahead_bytes = np.zeros((3, len(flops)))
         if has_tiles:
             work = KernelWork(
                 device=device,
@@ -164,15 +170,16 @@ class Roofline:
                 op_row=table.op_row,
                 access_kernel=table.traffic_kernel,
                 access_row=table.traffic_row,
+                off_chip=off_chip,
                 local_bytes=local,
                 extra_seconds=extra_seconds,
+                waits=waits,
+                ahead_bytes=ahead_bytes,
             )
             for effect, uses in zip(self._backend.effects, table.effects, strict=True):
                 if is_padded or not effect.pads:
                     uses.add_to(work)
-        if device.on_chip_bytes:
-            share = crowded_out(table.rival_bytes / parts / device.on_chip_bytes, numbers)
-            local *= np.where(table.rival_bytes > 0, share, 1.0)
+        local *= off_chip
         fast = device.memory_bytes_per_s("elementwise")
         moved = np.bincount(table.traffic_kernel, weights=local, minlength=len(flops))
         if has_tiles and is_padded:
@@ -196,8 +203,15 @@ class Roofline:
         if library is not None and len(table.convolutions.kernels):
             which = table.convolutions.kernels
             flops[which] = self._convolution_flops(flops[which], sharding, library)
-        memory = (moved / bytes_per_s + extra_seconds) * self._seen
-        return beside(flops / self._flops_per_s, memory, self._beside), moved
+        memory = moved / bytes_per_s + extra_seconds
+        if not has_tiles:
+            return np.maximum(flops / self._flops_per_s, memory), moved
+        memory[table.held.kernels] *= self._seen(sharding)
+        # What is fetched ahead is moved beside other kernels too.
+        later = memory - ahead_bytes / bytes_per_s
+        busy = beside(flops / self._flops_per_s, later, numbers.product_piece_seconds)
+        busy += waits * self._backend.launch_gap_seconds
+        return np.maximum(busy, memory), moved
 
     def _unaligned(self, sharding: Shardings) -> tuple[np.ndarray, np.ndarray]:
         """(numbers of the products, what each takes at least for its rows)."""
@@ -235,22 +249,20 @@ class Roofline:
         rates = self._flops_per_s[table.kernels]
         return library_flops(flops, sizes, self._on_vectors, numbers, self.topology.device, rates)
 
-    @cached_property
-    def _seen(self) -> np.ndarray:
-        """The share of what each kernel moves that is seen beside the product whose kernel does it,
-        1 of others, [kernels].
+    def _seen(self, sharding: Shardings) -> np.ndarray:
+        """The share of what is moved that is seen beside the products whose kernels do it, of
+        `KernelTable.held`.
         """
-        held, device = self.kernels.held, self.topology.device
-        rates = {d: device.peak_flops_per_s(d) * device.matmul_efficiency for d in {*held.dtype}}
-        seen = np.ones(len(self.kernels.flops))
-        seen[held.kernels] = held.seen(device, rates, self._beside)
-        return seen
+        held = self.kernels.held
+        parts = sharding.parts_of_op[self.kernels.op_row[held.kernels]]
+        piece_seconds = self._backend.tile_numbers.product_piece_seconds
+        return held.seen(self.topology.device, self._held_rates, piece_seconds, parts)
 
-    @property
-    def _beside(self) -> float:
-        """The share of a product's shorter side that is seen; 0 without tiles."""
-        backend, device = self._backend, self.topology.device
-        return backend.tile_numbers.product_beside if backend.pads(device) else 0.0
+    @cached_property
+    def _held_rates(self) -> Mapping[str, float]:
+        device = self.topology.device
+        types = {*self.kernels.held.dtype}
+        return {d: device.peak_flops_per_s(d) * device.matmul_efficiency for d in types}
 
     @cached_property
     def _row_rates(self) -> RowRates:
@@ -309,11 +321,7 @@ class Roofline:
             d: device.peak_flops_per_s(d) if d else np.inf for d in set(self.kernels.dtype)
         }
         stated = self.kernels.efficiency
-        own = np.full(len(stated), device.matmul_efficiency)
-        if self._backend.pads(device):
-            is_plain = [ConvolutionSides.build(shape).made >= 0 for shape in self.kernels.shape]
-            own[is_plain] *= self._backend.tile_numbers.convolution_share
-        reached = np.where(stated > 0, stated, own)
+        reached = np.where(stated > 0, stated, device.matmul_efficiency)
         return np.array([peaks[d] for d in self.kernels.dtype]) * reached
 
     @cached_property

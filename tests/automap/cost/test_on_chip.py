@@ -10,7 +10,7 @@ import pytest
 
 from automap.backends import backend_for
 from automap.cost.evaluate import Evaluator
-from automap.cost.on_chip import ChipRoom, chip_rivals, crowded_out, off_chip
+from automap.cost.on_chip import ChipRoom, chip_rivals
 from automap.cost.tables import build_tables
 from automap.space.point import SplitClasses
 from automap.topology import get_topology
@@ -27,15 +27,15 @@ ROOM = ChipRoom(128 * MIB, NUMBERS)
 
 def test_small_arrays_stay_and_large_ones_leave():
     sizes = np.array([0.0, NUMBERS.kept_share, NUMBERS.spilled_share, 1.0])
-    np.testing.assert_allclose(off_chip(sizes, NUMBERS), [0.0, 0.0, 1.0, 1.0])
+    np.testing.assert_allclose(NUMBERS.off_chip(sizes), [0.0, 0.0, 1.0, 1.0])
     np.testing.assert_allclose(ROOM.may_stay(np.array([8.0, 64.0]) * MIB), [8 * MIB, 0.0])
 
 
 def test_an_array_is_there_as_long_as_it_has_few_rivals():
     sizes = np.array([0.0, NUMBERS.rivals_kept, NUMBERS.rivals_spilled, 2.0])
-    np.testing.assert_allclose(crowded_out(sizes, NUMBERS), [0.0, 0.0, 1.0, 1.0])
+    np.testing.assert_allclose(NUMBERS.crowded_out(sizes), [0.0, 0.0, 1.0, 1.0])
     middle = np.array([math.sqrt(NUMBERS.rivals_kept * NUMBERS.rivals_spilled)])
-    np.testing.assert_allclose(crowded_out(middle, NUMBERS), 0.5)
+    np.testing.assert_allclose(NUMBERS.crowded_out(middle), 0.5)
 
 
 def test_the_room_is_less_where_a_step_holds_more():

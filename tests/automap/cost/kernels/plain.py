@@ -12,8 +12,10 @@ from tests.steps import problem_of
 
 
 FLOPS_PER_S, BYTES_PER_S = 1e12, 1e9
-# Beside what a TPU's kernels move, but for products.
+# Beside what a TPU's kernels move; products take it at each end, where something comes or leaves,
+# and the time of their start.
 TPU_GAP_SECONDS = backend_for("tpu").launch_gap_seconds
+TPU_START_SECONDS = backend_for("tpu").tile_numbers.product_start_seconds
 # Nothing is rounded up, kept on the chip or launched for free: the roofline alone.
 PLAIN = {
     "hbm_bytes_per_s": BYTES_PER_S,

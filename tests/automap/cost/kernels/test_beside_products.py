@@ -1,5 +1,6 @@
 """What products' kernels compute besides: what libtpu 0.0.51 gives them, and closed forms."""
 
+from hypothesis import given, strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +22,7 @@ from tests.steps import problem_of
 
 
 ROWS = 4096
+TIMES = st.floats(1e-7, 1e-2)
 DEVICE = get_topology("v5e:1x1").device
 
 
@@ -142,33 +144,49 @@ def _held(flops, own_bytes, held_bytes):
     return HeldWork.build([None, host], np.array([flops, 0.0]), ["bf16", ""])
 
 
-@pytest.mark.parametrize(
-    ("busy", "own", "held", "seen"),
-    [
-        # The unit is done before its own bytes are: nothing is hidden.
-        (1.0, 2.0, 4.0, 1.0),
-        # It works as long as all is moved, or longer.
-        (6.0, 2.0, 4.0, 0.05),
-        (9.0, 2.0, 4.0, 0.05),
-        # Half of what is moved besides finds it at work.
-        (4.0, 2.0, 4.0, 0.525),
-    ],
-)
-def test_what_is_moved_beside_a_product_is_seen_as_far_as_it_is_done(busy, own, held, seen):
+RATES = {"bf16": 1e12}
+
+
+def kernel_seconds(busy, moved, piece):
+    """The law as a sentence says it, of numbers."""
+    pieces = max(1.0, ((busy + moved) / piece) ** 0.5)
+    return max(busy, moved) + min(busy, moved) / pieces
+
+
+@given(busy=TIMES, moved=TIMES, piece=TIMES)
+def test_of_the_shorter_side_one_piece_is_seen(busy, moved, piece):
+    (seconds,) = beside(np.array([busy]), np.array([moved]), piece).tolist()
+    assert seconds == pytest.approx(kernel_seconds(busy, moved, piece))
+    assert max(busy, moved) <= seconds <= (busy + moved) * (1 + 1e-9)
+
+
+@given(busy=TIMES, moved=TIMES, more=TIMES, piece=TIMES)
+def test_a_kernel_that_moves_more_is_no_shorter(busy, moved, more, piece):
+    first, second = beside(np.full(2, busy), np.array([moved, moved + more]), piece).tolist()
+    assert second >= first * (1 - 1e-9)
+
+
+@given(busy=TIMES, own=TIMES, held=TIMES, piece=TIMES, parts=st.integers(1, 512))
+def test_the_rows_of_a_product_and_of_what_it_does_add_up_to_its_kernel(
+    busy, own, held, piece, parts
+):
+    """The law is one of whole kernels; rows share it, of whatever part a device has."""
     bytes_per_s = DEVICE.memory_bytes_per_s("product")
     work = _held(busy * 1e12, own * bytes_per_s, held * bytes_per_s)
-    assert work.seen(DEVICE, {"bf16": 1e12}, 0.05).tolist() == pytest.approx([seen])
+    (seen,) = work.seen(DEVICE, RATES, piece, float(parts)).tolist()
+    product, kernel = (
+        kernel_seconds(busy / parts, moved / parts, piece) for moved in (own, own + held)
+    )
+    assert product + held / parts * seen == pytest.approx(kernel, rel=1e-6)
     assert work.kernels.tolist() == [1]
 
 
-def test_the_rows_of_a_product_and_of_what_it_does_add_up_to_its_kernel():
-    """The law is one of whole kernels; rows share it."""
+@given(busy=TIMES, own=TIMES, held=TIMES, piece=TIMES, parts=st.floats(1, 64))
+def test_no_part_is_seen_less_than_the_least(busy, own, held, piece, parts):
     bytes_per_s = DEVICE.memory_bytes_per_s("product")
-    for busy in (1.0, 3.0, 4.5, 8.0):
-        work = _held(busy * 1e12, 2 * bytes_per_s, 4 * bytes_per_s)
-        (seen,) = work.seen(DEVICE, {"bf16": 1e12}, 0.05).tolist()
-        product, kernel = (beside(np.array([busy]), np.array([m]), 0.05)[0] for m in (2.0, 6.0))
-        assert product + 4 * seen == pytest.approx(kernel, rel=0.05)
+    work = _held(busy * 1e12, own * bytes_per_s, held * bytes_per_s)
+    least = work.least_seen(DEVICE, RATES, piece, 64)
+    assert (work.seen(DEVICE, RATES, piece, parts) >= least * (1 - 1e-6) - 1e-9).all()
 
 
 def test_copied_rows_keep_their_product():
