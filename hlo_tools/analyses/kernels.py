@@ -358,14 +358,25 @@ def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
 
 def _fuse_product(graph: Graph, stored: list[bool], value: int) -> None:
     """Store what the last elementwise op makes of a contraction's result, and not the result."""
+    has_matrices = _has_batch(graph.ops[graph.values[value].producer])
     last = value  # as far as each op is the only user of what the one before has made
-    while (user := _only_user(graph, last)) is not None and not stored[user.outputs[0]]:
+    while (user := _only_user(graph, last)) is not None:
+        # Matrices are written as such, whatever they are read as.
+        if has_matrices and user.opcode == RESHAPE:
+            user = None
+        if user is None or stored[user.outputs[0]]:
+            break
         last = user.outputs[0]
-    user = _only_user(graph, last)
     if last != value or user is not None:
         # Where the last op's user has its result in memory the fused kernel ends.
         stored[value] = False
         stored[last] = user is None
+
+
+def _has_batch(product: Op) -> bool:
+    """Whether a contraction makes a matrix for each example of a batch."""
+    numbers = product.instruction.attributes.dot
+    return bool(numbers and numbers.lhs_batch)
 
 
 def _fuse_sum(graph: Graph, stored: list[bool], value: int) -> None:

@@ -103,10 +103,12 @@ def used_at_hand(
     is in their place. What is summed alone takes as long as if it were written.
     """
     outputs = frozenset(graph.outputs)
-    for index, op in enumerate(graph.ops):
+    for op in graph.ops:
         (value,) = op.outputs[:1] or (_NONE,)
-        if op.opcode not in CONTRACTIONS or value not in products or value in outputs:
+        # In another order of dimensions it is the same result.
+        if op.opcode not in CONTRACTIONS | {TRANSPOSE} or value not in products or value in outputs:
             continue
+        index = products[value]
         todo, seen, is_used_here, is_replaced = [value], {value}, True, False
         while todo and is_used_here:
             for user in graph.users[todo.pop()]:

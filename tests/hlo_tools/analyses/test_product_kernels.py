@@ -102,6 +102,35 @@ def test_scores_of_grouped_queries_are_normalized_by_their_product_in_any_order(
     assert not any(access.n_bytes for kernel in sums for access in kernel.reads)
 
 
+def test_matrices_are_written_as_such_whatever_they_are_read_as():
+    """As libtpu 0.0.51 does with eight heads of 24 features (v5e, 2026-12-01)."""
+
+    def step(weights, values, w):
+        made = jnp.einsum("nhqk,nkhc->nqhc", weights, values)
+        return made.reshape(4, 6, 16) @ w
+
+    graph = step_graph(step, (4, 2, 6, 6), (4, 6, 2, 8), (16, 16))
+    written = {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
+    dims = [graph.values[value].dims for value in written - {*graph.outputs}]
+    # In the order in which they are read, and not as rows of both heads.
+    assert dims == [(4, 6, 2, 8)]
+
+
+@pytest.mark.parametrize("order", ["bgnqk", "bgqnk"])
+def test_scores_are_not_written_in_any_order_where_their_exponentials_are(order):
+    """As libtpu 0.0.51 does with four layers of grouped queries (v5e, 2026-12-01)."""
+
+    def step(q, k):
+        scores = jnp.einsum(f"bqgnc,bkgc->{order}", q.astype("bfloat16"), k.astype("bfloat16"))
+        return jax.nn.softmax(scores.astype("float32") / 8)
+
+    graph = step_graph(step, (2, 16, 2, 4, 8), (2, 16, 2, 8))
+    written = {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
+    types = [graph.values[value].dtype for value in written if len(graph.values[value].dims) == 5]
+    # The exponentials, and what divides them by their sums.
+    assert "bf16" not in types and types.count("f32") >= 2
+
+
 @pytest.mark.parametrize(("is_turned", "is_part"), [(False, True), (True, False)])
 def test_a_stack_in_another_order_is_filled_by_a_kernel_of_its_own(is_turned, is_part):
     def step(x, weights):
