@@ -195,7 +195,9 @@ def _products(
             product, ready = _NONE, ready if is_view else index
         for value in op.outputs:
             if graph.varies[value] and value not in in_memory:
-                products[value], behind[value] = product, ready
+                # Nothing is fused over a barrier.
+                products[value] = _NONE if value in graph.held else product
+                behind[value] = ready
     return products
 
 

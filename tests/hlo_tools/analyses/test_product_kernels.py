@@ -102,6 +102,16 @@ def test_scores_of_grouped_queries_are_normalized_by_their_product_in_any_order(
     assert not any(access.n_bytes for kernel in sums for access in kernel.reads)
 
 
+@pytest.mark.parametrize("is_held", [True, False])
+def test_nothing_is_in_a_products_kernel_over_a_barrier(is_held):
+    def step(a, b):
+        made = a @ b
+        return jnp.tanh(jax.lax.optimization_barrier(made) if is_held else made), made
+
+    made = _kernels(step_graph(step, (8, 16), (16, 4)), "tpu")
+    assert [kernel.product >= 0 for kernel in made if kernel.op > 0] == [not is_held]
+
+
 def test_matrices_are_written_as_such_whatever_they_are_read_as():
     """As libtpu 0.0.51 does with eight heads of 24 features (v5e, 2026-12-01)."""
 
