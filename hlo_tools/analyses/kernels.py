@@ -358,7 +358,8 @@ def _parts_of_stacks(graph: Graph, op: Op) -> Iterator[int]:
 
 def _fuse_product(graph: Graph, stored: list[bool], value: int) -> None:
     """Store what the last elementwise op makes of a contraction's result, and not the result."""
-    has_matrices = _has_batch(graph.ops[graph.values[value].producer])
+    dims = graph.ops[graph.values[value].producer].instruction.attributes.dot
+    has_matrices = dims is not None and len(dims.lhs_batch) > 0
     last = value  # as far as each op is the only user of what the one before has made
     while (user := _only_user(graph, last)) is not None:
         # Matrices are written as such, whatever they are read as.
@@ -371,12 +372,6 @@ def _fuse_product(graph: Graph, stored: list[bool], value: int) -> None:
         # Where the last op's user has its result in memory the fused kernel ends.
         stored[value] = False
         stored[last] = user is None
-
-
-def _has_batch(product: Op) -> bool:
-    """Whether a contraction makes a matrix for each example of a batch."""
-    numbers = product.instruction.attributes.dot
-    return bool(numbers and numbers.lhs_batch)
 
 
 def _fuse_sum(graph: Graph, stored: list[bool], value: int) -> None:
