@@ -36,6 +36,7 @@ what it takes to read them                                              -> in: `
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import ClassVar, Final
 
@@ -108,25 +109,32 @@ class ProductEnds:
 
     def add_to(self, work: KernelWork) -> None:
         """Add the time of the registers and what is fetched ahead, and count what is waited for."""
-        kernel, moves = work.access_kernel[self.access], work.off_chip[self.access]
+        kernel, local = work.access_kernel[self.access], work.local_bytes[self.access]
+        moves = work.off_chip[self.access]
         if work.device.name in work.numbers.narrow_products:
-            is_narrow = self.item_bytes > 0
-            moves = np.where(is_narrow, 1.0, moves)
-            numbers = work.local_bytes[self.access] / np.maximum(self.item_bytes, 1) * is_narrow
-            seconds = numbers * _REGISTER_BYTES / work.device.memory_bytes_per_s("elementwise")
-            np.add.at(work.extra_seconds, kernel, seconds)
-        local = work.local_bytes[self.access]
+            narrow = self._narrow
+            moves[narrow] = 1.0
+            in_registers = local[narrow] / self.item_bytes[narrow] * _REGISTER_BYTES
+            seconds = in_registers / work.device.memory_bytes_per_s("elementwise")
+            np.add.at(work.extra_seconds, kernel[narrow], seconds)
         if work.device.on_chip_bytes:
             # A large array is not all fetched ahead; the rest comes with the work.
-            rest = work.numbers.off_chip(local / work.device.on_chip_bytes)
-            moves = np.where(self.is_given, np.minimum(moves, rest), moves)
-            ahead = local * (1.0 - rest) * self.is_given
-            np.add.at(work.ahead_bytes, kernel, ahead)
-        for is_end in (False, True):
-            here = (self.is_written == is_end) & (local > 0)
-            most = np.zeros(len(work.waits))
-            np.maximum.at(most, kernel[here], moves[here])
-            np.add(work.waits, most, out=work.waits)
+            given = self._given
+            rest = work.numbers.off_chip(local[given] / work.device.on_chip_bytes)
+            moves[given] = np.minimum(moves[given], rest)
+            np.add.at(work.ahead_bytes, kernel[given], local[given] * (1.0 - rest))
+        # At each end what is waited for most.
+        most = np.zeros((2, len(work.waits)))
+        np.maximum.at(most, (self.is_written, kernel), moves * (local > 0))
+        np.add(work.waits, most.sum(axis=0), out=work.waits)
+
+    @cached_property
+    def _narrow(self) -> np.ndarray:
+        return np.flatnonzero(self.item_bytes)
+
+    @cached_property
+    def _given(self) -> np.ndarray:
+        return np.flatnonzero(self.is_given)
 
 
 def _product(kernel: Kernel) -> int:
