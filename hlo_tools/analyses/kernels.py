@@ -107,7 +107,7 @@ def _each(
     stored = _stored(graph, fuser)
     for value in (*in_memory, *_moved(graph, fuser)):
         stored[value] = True
-    kept = graph.held.union(in_memory)
+    kept = graph.held.union(in_memory, graph.outputs)
     for op in graph.ops if fuser.products != "bare" else ():
         if op.opcode in CONTRACTIONS and op.outputs[0] not in kept:
             fuse = _fuse_sum if fuser.products == "summed" else _fuse_product

@@ -112,6 +112,16 @@ def test_nothing_is_in_a_products_kernel_over_a_barrier(is_held):
     assert [kernel.product >= 0 for kernel in made if kernel.op > 0] == [not is_held]
 
 
+def test_a_product_that_is_a_result_is_written_though_one_op_uses_it():
+    def step(a, b):
+        made = a @ b
+        return made, jnp.tanh(made)
+
+    graph = step_graph(step, (8, 16), (16, 4))
+    written = {access.value for kernel in _kernels(graph, "tpu") for access in kernel.writes}
+    assert written == {*graph.outputs}
+
+
 def test_matrices_are_written_as_such_whatever_they_are_read_as():
     """As libtpu 0.0.51 does with eight heads of 24 features (v5e, 2026-12-01)."""
 

@@ -47,6 +47,7 @@ def wide(x):
         (jnp.tanh, "f", 4 + 4 + 4),
         (jnp.tanh, "b", 2 + 2 + 4 + 4),
         (jnp.multiply, "ff", 4 + 4 + 4 + 4),
+        (lambda x, y: x[:, None] * y[:, None], "ff", 4 + 4 + 4 + 4),
         (lambda x: x * 2, "f", 4 + 4),
         (lambda x, y: (x + y, (x + y).sum()), "ff", 4 + 4 + 4),
         (lambda x: (x * 2 + 1, jnp.tanh(x)), "f", 4 + 4 + 4),
