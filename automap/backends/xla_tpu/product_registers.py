@@ -7,9 +7,10 @@ leaves behind it. Each takes as long as the gap of another kernel
 device, and if anything goes there or through registers               -> in: `ProductEnds.add_to`
 
 *Given*. What a step or a loop is given, as weights, is fetched to the chip while other kernels run:
-of 1,257 products in programs of 27 steps for v5e, all of the fitted half of `scripts.unseen_steps`,
-17 read such from the memory of the device and nothing else of it. There is no room for all of a
-large one (`automap.backends.TileNumbers.off_chip`)                   -> in: `ProductEnds.add_to`
+of 1,234 products in programs of 27 steps for v5e, all of the fitted half of `scripts.unseen_steps`,
+16 read such from the memory of the device and nothing else of it (2026-12-01, by a script that was
+not kept). There is no room for all of a large one (`automap.backends.TileNumbers.off_chip`)
+                                                                      -> in: `ProductEnds.add_to`
 
 *Narrow results*. Of numbers of two bytes there are twice as many in the bytes that the memory moves
 in a time, and the compiler takes products that do little else with them to be limited by the
