@@ -122,8 +122,9 @@ class ProductEnds:
             # A large array is not all fetched ahead; the rest comes with the work.
             given = self._given
             rest = work.numbers.off_chip(local[given] / work.device.on_chip_bytes)
+            fetched = local[given] * moves[given] * (1.0 - rest)
             moves[given] = np.minimum(moves[given], rest)
-            np.add.at(work.ahead_bytes, kernel[given], local[given] * (1.0 - rest))
+            np.add.at(work.ahead_bytes, kernel[given], fetched)
         # At each end what is waited for most.
         most = np.zeros((2, len(work.waits)))
         np.maximum.at(most, (self.is_written, kernel), moves * (local > 0))

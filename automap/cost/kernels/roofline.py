@@ -208,7 +208,7 @@ class Roofline:
             return np.maximum(flops / self._flops_per_s, memory), moved
         memory[table.held.kernels] *= self._seen(sharding)
         # What is fetched ahead is moved beside other kernels too.
-        later = memory - ahead_bytes / bytes_per_s
+        later = np.maximum(memory - ahead_bytes / bytes_per_s, 0.0)
         busy = beside(flops / self._flops_per_s, later, numbers.product_piece_seconds)
         busy += waits * self._backend.launch_gap_seconds
         return np.maximum(busy, memory), moved
