@@ -28,8 +28,8 @@ from automap.jaxpr.pins import Pins
 from automap.jaxpr.sites import Site, describe, scope_name
 from automap.step.user_constraints import (
     UserSharding,
-    drop_constraint,
     is_constraint,
+    leave_out_constraint,
     mark_constraint,
     named,
 )
@@ -189,7 +189,7 @@ class _OneDevice:
         return ()
 
     def equation(self, path: str, eqn: Any) -> Iterable[Any]:
-        return (drop_constraint(eqn) if is_constraint(eqn) else eqn,)
+        return (leave_out_constraint(eqn) if is_constraint(eqn) else eqn,)
 
 
 class _Scopes:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import (
     AbstractMesh,
     AxisType,
@@ -119,9 +120,15 @@ def mark_constraint(eqn: Any) -> Any:
     return _like(eqn, jax.make_jaxpr(call)(weak_shape(aval)))
 
 
+def leave_out_constraint(eqn: Any) -> Any:
+    """A copy in the place of a constraint, which is lowered to nothing: an equation has to stay, as
+    places count equations.
+    """
+    return _like(eqn, jax.make_jaxpr(jnp.copy)(weak_shape(eqn.outvars[0].aval)))
+
+
 def drop_constraint(eqn: Any) -> Any:
-    """An identity in the place of a constraint."""
-    # A barrier, as an equation has to stay: places count equations.
+    """A barrier in the place of a constraint, over which nothing is fused either."""
     aval = weak_shape(eqn.outvars[0].aval)
     return _like(eqn, jax.make_jaxpr(jax.lax.optimization_barrier)(aval))
 
