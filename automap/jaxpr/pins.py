@@ -55,7 +55,7 @@ from automap.jaxpr.spread import spread, spread_aval, spread_number
 from automap.step.user_constraints import (
     constrain_on_mesh,
     constrained_jaxpr,
-    drop_constraint,
+    hold_constrained,
     is_constraint,
 )
 
@@ -146,7 +146,7 @@ class PinRewriter:
                 results[place.number] = core.Var(value.aval)
                 self._copies[value, id(pin)] = value
                 is_held = place.side == "made" and is_constraint(eqn)
-                held = drop_constraint(eqn) if is_held else pin
+                held = hold_constrained(eqn) if is_held else pin
                 # The last variable made is the op's own result; the original one stays the one that
                 # is read.
                 after.insert(0, _placed(held, eqn, results[place.number], value))

@@ -30,7 +30,7 @@ from automap.jax_compat import open_jaxpr, rebuild_jaxpr, stream_call
 from automap.jaxpr.flatten import Equation, FlatJaxpr
 from automap.jaxpr.fused import Fusions, as_compiled, variables
 from automap.jaxpr.merged import concurrent_equations, has_inner, merged_equations
-from automap.step.user_constraints import drop_constraint, is_constraint
+from automap.step.user_constraints import hold_constrained, is_constraint
 
 
 # What cuts a result of several operators apart: light, as each reader takes its own part.
@@ -359,4 +359,4 @@ class Order:
 
 def _free(eqn: Any) -> Any:
     """An equation without a sharding that the user asked for: one device has all of everything."""
-    return drop_constraint(eqn) if is_constraint(eqn) else eqn
+    return hold_constrained(eqn) if is_constraint(eqn) else eqn

@@ -114,7 +114,7 @@ def mark_constraint(eqn: Any) -> Any:
     """The custom call in the place of a constraint; a random key's is left out."""
     spec, aval = _imposed(eqn), eqn.outvars[0].aval
     if spec is None or jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):
-        return drop_constraint(eqn)
+        return hold_constrained(eqn)
     target = CONSTRAINT_TARGET + spec_text(spec)
     call = jax.ffi.ffi_call(target, jax.ShapeDtypeStruct(aval.shape, aval.dtype))
     return _like(eqn, jax.make_jaxpr(call)(weak_shape(aval)))
@@ -127,7 +127,7 @@ def leave_out_constraint(eqn: Any) -> Any:
     return _like(eqn, jax.make_jaxpr(jnp.copy)(weak_shape(eqn.outvars[0].aval)))
 
 
-def drop_constraint(eqn: Any) -> Any:
+def hold_constrained(eqn: Any) -> Any:
     """A barrier in the place of a constraint, over which nothing is fused either."""
     aval = weak_shape(eqn.outvars[0].aval)
     return _like(eqn, jax.make_jaxpr(jax.lax.optimization_barrier)(aval))
@@ -137,7 +137,7 @@ def constrain_on_mesh(eqn: Any, mesh: Mesh | AbstractMesh) -> Any:
     """A constraint with its names on another mesh. Raises `PlanError` if the mesh lacks one."""
     spec = _imposed(eqn)
     if spec is None:
-        return drop_constraint(eqn)
+        return hold_constrained(eqn)
     # A dimension that the user left free stays free: the plan decides it.
     free = PartitionSpec.UNCONSTRAINED
     try:

@@ -15,7 +15,7 @@ these is a row of its own, which takes what its M_i adds; with M_0 the product's
 the kernel's,
 
     added_i = M_i seen,   seen = (kernel(C, M) - kernel(C, M_0)) / (M - M_0)
-                                                                    -> in: `HeldWork.seen`
+                                                                    -> in: `HeldSeconds.seen`
 
 of what each device has of the whole, C and M cut alike, as a row of the table knows of its own
 accesses only: a plan that cuts what a product sums over makes C shorter than that. What devices sum
@@ -159,38 +159,43 @@ class HeldWork:
         dtype = tuple(self.dtype[r] for r in row.tolist())
         return HeldWork(copied, self.flops[row], self.own_bytes[row], self.held_bytes[row], dtype)
 
-    def seen(
-        self,
-        device: Device,
-        flops_per_s: Mapping[str, float],
-        piece_seconds: float,
-        parts: np.ndarray | float,
-    ) -> np.ndarray:
+    def seconds(self, device: Device, flops_per_s: Mapping[str, float]) -> "HeldSeconds":
+        """What its products take on a device, by the FLOPs that it does of each type."""
+        bytes_per_s = device.memory_bytes_per_s("product")
+        return HeldSeconds(
+            busy=self.flops / np.array([flops_per_s[d] for d in self.dtype]),
+            own=self.own_bytes / bytes_per_s,
+            # A kernel that moves nothing has nothing to hide.
+            held=np.maximum(self.held_bytes, 1.0) / bytes_per_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSeconds:
+    """Of the product that does each of `HeldWork`, of the whole: C, M_0 and M - M_0 above."""
+
+    busy: np.ndarray
+    own: np.ndarray
+    held: np.ndarray
+
+    def seen(self, piece_seconds: float, parts: np.ndarray | float) -> np.ndarray:
         """The share of its own seconds that each adds, [those], where devices have one of so many
         `parts` of it; `piece_seconds` is t above.
         """
-        bytes_per_s = device.memory_bytes_per_s("product")
-        busy = self.flops / np.array([flops_per_s[d] for d in self.dtype]) / parts
-        own = self.own_bytes / bytes_per_s / parts
-        # A kernel that moves nothing has nothing to hide.
-        held = np.maximum(self.held_bytes, 1.0) / bytes_per_s / parts
+        busy, own, held = self.busy / parts, self.own / parts, self.held / parts
         added = beside(busy, own + held, piece_seconds) - beside(busy, own, piece_seconds)
         seen: np.ndarray = added / held
         return seen
 
-    def least_seen(
-        self, device: Device, flops_per_s: Mapping[str, float], piece_seconds: float, devices: int
-    ) -> np.ndarray:
+    def least_seen(self, piece_seconds: float, devices: int) -> np.ndarray:
         """What `seen` is at least in up to so many parts, [those].
 
         It is made of lines in the root of the number of parts: one to where the product by itself
         is one piece, from there one that rises, and 1.
         """
-        bytes_per_s = device.memory_bytes_per_s("product")
-        busy = self.flops / np.array([flops_per_s[d] for d in self.dtype])
-        whole = (busy + self.own_bytes / bytes_per_s) / piece_seconds
+        whole = (self.busy + self.own) / piece_seconds
         ends = (1.0, float(devices), np.clip(whole, 1.0, devices))
-        return np.min([self.seen(device, flops_per_s, piece_seconds, end) for end in ends], axis=0)
+        return np.min([self.seen(piece_seconds, end) for end in ends], axis=0)
 
 
 def beside(

@@ -46,7 +46,7 @@ import numpy as np
 from automap.backends import Backend, ConvolutionNumbers, backend_for
 from automap.backends.effects import KernelWork
 from automap.cost.kernels.beside_memory import with_launches
-from automap.cost.kernels.beside_products import beside
+from automap.cost.kernels.beside_products import HeldSeconds, beside
 from automap.cost.kernels.column_sums import limit_by_blocks
 from automap.cost.kernels.convolutions import LEAST_WINOGRAD_FLOPS, library_flops
 from automap.cost.kernels.matrix_tiles import FactorSizes, Sides
@@ -115,9 +115,8 @@ class Roofline:
         # What is measured of a product may be faster than its bytes say.
         memory = np.where(np.isinf(peaks), moved / device.hbm_bytes_per_s, 0.0)
         if self._backend.pads(device):
-            memory[table.held.kernels] *= table.held.least_seen(
-                device, self._held_rates, self._backend.tile_numbers.product_piece_seconds, devices
-            )
+            piece_seconds = self._backend.tile_numbers.product_piece_seconds
+            memory[table.held.kernels] *= self._held.least_seen(piece_seconds, devices)
         flops = table.flops / devices
         if self._backend.convolution_numbers is not None:
             fewer = table.convolutions.kernels[self._on_vectors & (table.convolutions.tiles > 0)]
@@ -206,7 +205,9 @@ class Roofline:
         memory = moved / bytes_per_s + extra_seconds
         if not has_tiles:
             return np.maximum(flops / self._flops_per_s, memory), moved
-        memory[table.held.kernels] *= self._seen(sharding)
+        held = table.held.kernels
+        parts_of_held = sharding.parts_of_op[table.op_row[held]]
+        memory[held] *= self._held.seen(numbers.product_piece_seconds, parts_of_held)
         # What is fetched ahead is moved beside other kernels too.
         later = np.maximum(memory - ahead_bytes / bytes_per_s, 0.0)
         busy = beside(flops / self._flops_per_s, later, numbers.product_piece_seconds)
@@ -249,20 +250,12 @@ class Roofline:
         rates = self._flops_per_s[table.kernels]
         return library_flops(flops, sizes, self._on_vectors, numbers, self.topology.device, rates)
 
-    def _seen(self, sharding: Shardings) -> np.ndarray:
-        """The share of what is moved that is seen beside the products whose kernels do it, of
-        `KernelTable.held`.
-        """
-        held = self.kernels.held
-        parts = sharding.parts_of_op[self.kernels.op_row[held.kernels]]
-        piece_seconds = self._backend.tile_numbers.product_piece_seconds
-        return held.seen(self.topology.device, self._held_rates, piece_seconds, parts)
-
     @cached_property
-    def _held_rates(self) -> Mapping[str, float]:
-        device = self.topology.device
-        types = {*self.kernels.held.dtype}
-        return {d: device.peak_flops_per_s(d) * device.matmul_efficiency for d in types}
+    def _held(self) -> HeldSeconds:
+        """What is done besides in products' kernels."""
+        held, device = self.kernels.held, self.topology.device
+        rates = {d: device.peak_flops_per_s(d) * device.matmul_efficiency for d in {*held.dtype}}
+        return held.seconds(device, rates)
 
     @cached_property
     def _row_rates(self) -> RowRates:

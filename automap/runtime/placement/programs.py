@@ -38,7 +38,7 @@ from automap.runtime.placement.layouts import (
 )
 from automap.runtime.processes import process_numbers, where_held
 from automap.step.call import TracedCall
-from automap.step.user_constraints import drop_constraint, is_constraint
+from automap.step.user_constraints import hold_constrained, is_constraint
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class Division:
         last = [v for v in part.reads if readers[v][-1] == number and v not in self._results]
         donated = tuple(self._donated(part, writes, readers))
         equations = [self.flat.equations[n] for n in part.equations]
-        eqns = [drop_constraint(e.eqn) if is_constraint(e.eqn) else e.eqn for e in equations]
+        eqns = [hold_constrained(e.eqn) if is_constraint(e.eqn) else e.eqn for e in equations]
         run = new_jaxpr("placed", part.reads, writes, eqns)
         shardings, where = None, ""
         if part.layout.degrees or len(process_numbers(self.devices)) > 1:

@@ -173,7 +173,7 @@ def test_the_rows_of_a_product_and_of_what_it_does_add_up_to_its_kernel(
     """The law is one of whole kernels; rows share it, of whatever part a device has."""
     bytes_per_s = DEVICE.memory_bytes_per_s("product")
     work = _held(busy * 1e12, own * bytes_per_s, held * bytes_per_s)
-    (seen,) = work.seen(DEVICE, RATES, piece, float(parts)).tolist()
+    (seen,) = work.seconds(DEVICE, RATES).seen(piece, float(parts)).tolist()
     product, kernel = (
         kernel_seconds(busy / parts, moved / parts, piece) for moved in (own, own + held)
     )
@@ -185,8 +185,9 @@ def test_the_rows_of_a_product_and_of_what_it_does_add_up_to_its_kernel(
 def test_no_part_is_seen_less_than_the_least(busy, own, held, piece, parts):
     bytes_per_s = DEVICE.memory_bytes_per_s("product")
     work = _held(busy * 1e12, own * bytes_per_s, held * bytes_per_s)
-    least = work.least_seen(DEVICE, RATES, piece, 64)
-    assert (work.seen(DEVICE, RATES, piece, parts) >= least * (1 - 1e-6) - 1e-9).all()
+    seconds = work.seconds(DEVICE, RATES)
+    least = seconds.least_seen(piece, 64)
+    assert (seconds.seen(piece, parts) >= least * (1 - 1e-6) - 1e-9).all()
 
 
 def test_copied_rows_keep_their_product():

@@ -20,8 +20,8 @@ from tests.steps import problem_of
 
 V5E = get_topology("v5e:2x4")
 FLOPS_PER_S = 197e12
-# Only the matrix unit takes time.
 TPU = backend_for("tpu")
+# Only the matrix unit takes time.
 TILED = replace(
     V5E.device, matmul_efficiency=1.0, hbm_bytes_per_s=1e30, launch_seconds=1e-12, on_chip_bytes=0
 )
