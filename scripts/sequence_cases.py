@@ -1,5 +1,5 @@
 """Sequences, heads and windows: steps of `scripts.compare_tpu_kernels` with vectors that meet
-matrices, loops over steps, attention of one product, and windows of images.
+matrices, loops over steps, associative scans, attention of one product, and windows of images.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,6 +28,7 @@ def sequences() -> Iterator[KernelCase]:
             sizes = f"{batch} x {size} x {size} x {d}, windows of {side}, {name}"
             given = (((batch, size, size, d), dtype), ((d, 3 * d), dtype))
             yield kernel_case("windows, product", sizes, partial(_windows, side), *given)
+        yield from _scans(dtype, name)
         for activation in (jax.nn.gelu, jax.nn.silu, jnp.tanh):
             given = (((8192, 1024), dtype), ((1024, 4096), dtype), ((4096, 1024), dtype))
             sizes = f"{activation.__name__}, {name}"
@@ -57,6 +58,38 @@ def _loops(dtype: jnp.dtype, name: str) -> Iterator[KernelCase]:
         sizes = f"{batch} x {length}, {heads} heads {name}"
         given = (((batch, length, _FEATURES), dtype), ((_FEATURES, _FEATURES), dtype))
         yield kernel_case("loop over heads", sizes, partial(_recurrent, heads), *given)
+
+
+def _scans(dtype: jnp.dtype, name: str) -> Iterator[KernelCase]:
+    for batch, length, features in ((8, 1024, 128), (16, 512, 256), (2, 2048, 512)):
+        given = (((batch, length, features), dtype),) * 2
+        sizes = f"{batch} x {length} x {features} {name}"
+        for scan in (_associative, _summed):
+            what = f"{scan.__name__.strip('_')} scan"
+            yield kernel_case(what, sizes, scan, *given)
+            yield kernel_case(f"{what}, gradient", sizes, partial(_scan_gradients, scan), *given)
+
+
+def _associative(decay: Array, x: Array) -> Array:
+    """h_t = decay_t h_{t-1} + x_t."""
+
+    def joined(first: tuple[Array, Array], last: tuple[Array, Array]) -> tuple[Array, Array]:
+        return first[0] * last[0], last[0] * first[1] + last[1]
+
+    return jax.lax.associative_scan(joined, (decay, x), axis=1)[1]
+
+
+def _summed(decay: Array, x: Array) -> Array:
+    return jax.lax.associative_scan(jnp.add, decay * x, axis=1)
+
+
+def _scan_gradients(
+    scan: Callable[[Array, Array], Array], decay: Array, x: Array
+) -> tuple[Array, ...]:
+    def loss(decay: Array, x: Array) -> Array:
+        return jnp.sum(jnp.tanh(scan(decay, x)).astype(F32) ** 2)
+
+    return jax.grad(loss, argnums=(0, 1))(decay, x)
 
 
 def _layers(x: Array, up: Array, down: Array) -> Array:

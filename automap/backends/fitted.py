@@ -85,6 +85,7 @@ class TileNumbers:
     narrow_seconds: float
     narrow_products: tuple[str, ...]
     lane_part_seconds: tuple[float, float]
+    row_statistic_seconds: tuple[float, float]
     few_examples: int
     few_examples_passes: float
     fourier_longest_pass: int

@@ -65,11 +65,18 @@ from hlo_tools.module import (
     Shape,
 )
 from hlo_tools.opcodes import (
+    CONCATENATE,
+    COPY,
     DYNAMIC_SLICE,
     DYNAMIC_UPDATE_SLICE,
     GATHER,
     JOINS_DEVICES,
+    PAD,
+    RESHAPE,
+    REVERSE,
     SCATTER,
+    SELECT_AND_SCATTER,
+    SLICE,
     SLICES,
 )
 from hlo_tools.read.proto import decode_module
@@ -80,6 +87,9 @@ _COPIES: Final = frozenset({"fusion", "copy", "copy-start", DYNAMIC_SLICE, DYNAM
 _CHIP: Final = frozenset({"memory of the device"})
 _MOSAIC: Final = "tpu_custom_call"
 _LOOK_UPS: Final = frozenset({GATHER, SCATTER})
+_SILENT_ALONE: Final = frozenset(
+    {CONCATENATE, COPY, DYNAMIC_UPDATE_SLICE, PAD, RESHAPE, REVERSE, SELECT_AND_SCATTER, SLICE}
+)
 _ESTIMATED: Final = frozenset(("fusion", "custom-call"))
 _GPU_COLLECTIVES: Final = "stream of collectives"
 CLOCK_HZ: Final[Mapping[str, float]] = {
@@ -199,15 +209,21 @@ def kernel_prices(
 
 
 def _is_silent(instruction: Instruction, cycles: Mapping[str, int | None], module: Module) -> bool:
-    """Whether a kernel is one that the compiler says nothing of: look-ups, scatters, and Mosaic."""
+    """Whether a kernel is one that the compiler says nothing of: look-ups, scatters, Mosaic, and
+    ops by themselves that bring an array to other places.
+    """
     if instruction.name in cycles or instruction.attributes.custom_call_target == _MOSAIC:
         return instruction.name not in cycles
+    if instruction.opcode in _SILENT_ALONE:
+        return True
     is_fusion = instruction.opcode == "fusion"
     return is_fusion and not _LOOK_UPS.isdisjoint(_opcodes(instruction, module))
 
 
 def _moved_bytes(instruction: Instruction, operands: Sequence[Shape], module: Module) -> int:
     """What a kernel reads and writes at least: of a table the rows that it looks up or adds to."""
+    if instruction.opcode in _SILENT_ALONE:
+        return _rearranged_bytes(instruction, operands)
     made, given = shape_bytes(instruction.shape), [*map(shape_bytes, operands)]
     opcodes = frozenset(_opcodes(instruction, module))
     if SCATTER in opcodes:
@@ -216,6 +232,19 @@ def _moved_bytes(instruction: Instruction, operands: Sequence[Shape], module: Mo
         return rows + 2 * min(made, rows)
     most = made if GATHER in opcodes else sum(given)
     return made + sum(min(each, most) for each in given)
+
+
+def _rearranged_bytes(instruction: Instruction, operands: Sequence[Shape]) -> int:
+    """What an op by itself reads, of an array the part that it cuts out or changes, and writes
+    outside of the chip: the compiler lets kernels write there beside what they read.
+    """
+    made, given = shape_bytes(instruction.shape), [*map(shape_bytes, operands)]
+    if instruction.opcode == DYNAMIC_UPDATE_SLICE:
+        made = given[1]
+        given = [made]
+    elif instruction.opcode == SLICE:
+        given = [made]
+    return sum(given) + (0 if instruction.shape.memory_space == CHIP_SPACE else made)
 
 
 def _with_operands(module: Module) -> Iterator[tuple[Instruction, Sequence[Shape]]]:

@@ -33,7 +33,6 @@ Sums over rows are one kernel with others than those between the same two
 """
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -59,11 +58,10 @@ from hlo_tools.analyses.product_kernels import (
     stacks_in_products,
     used_at_hand,
 )
-from hlo_tools.analyses.rearranged import rearranged
+from hlo_tools.analyses.rearranged import JOINS, rearranged
 from hlo_tools.graph import PART_TYPES, Graph, Op
 from hlo_tools.opcodes import (
     AT_RUN_TIME_OFFSET,
-    CONCATENATE,
     CONTRACTIONS,
     CONVERT,
     CUSTOM_CALL,
@@ -74,7 +72,6 @@ from hlo_tools.opcodes import (
     LOOP_ENTER,
     MATRIX_OPS,
     OWN_KERNEL,
-    PAD,
     REDUCTIONS,
     RESHAPE,
     REVERSE,
@@ -86,9 +83,8 @@ from hlo_tools.opcodes import (
 )
 
 
-_JOINS: Final = frozenset({CONCATENATE, PAD})
-_MOVES_WHOLE: Final = _JOINS | {REVERSE}
-_MOVES: Final = _JOINS | {DYNAMIC_SLICE, SLICE, TRANSPOSE}
+_MOVES_WHOLE: Final = JOINS | {REVERSE}
+_MOVES: Final = JOINS | {DYNAMIC_SLICE, SLICE, TRANSPOSE}
 
 
 def kernels(
@@ -292,7 +288,6 @@ def _moved(graph: Graph, fuser: Fuser) -> Iterator[int]:
     """What is joined, cut or brought to other places by kernels of their own."""
     if fuser.joins == "written":
         yield from _used_joins(graph)
-        yield from _twin_slices(graph)
         yield from _moved_operands(graph)
         yield from rearranged(graph)
 
@@ -302,23 +297,9 @@ def _used_joins(graph: Graph) -> Iterator[int]:
     which join their operands as they load them.
     """
     for op in graph.ops:
-        if op.opcode in _JOINS and len(graph.users[op.outputs[0]]) > 1:
+        if op.opcode in JOINS and len(graph.users[op.outputs[0]]) > 1:
             if not is_of_products(graph, op.outputs[0]):
                 yield op.outputs[0]
-
-
-def _twin_slices(graph: Graph) -> Iterator[int]:
-    """Slices of one shape, of one array, that only concatenations and pads use."""
-    twins: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
-    for op in graph.ops:
-        (value,) = op.outputs[:1] or (-1,)
-        users = graph.users[value] if op.opcode == SLICE else ()
-        if users and all(graph.ops[user].opcode in _JOINS for user in users):
-            # A slice of a slice is one slice of what that was cut from.
-            whole = read_through(graph, op.inputs[0], frozenset({SLICE}))
-            twins[whole, graph.values[value].dims].append(value)
-    for values in twins.values():
-        yield from values if len(values) > 1 else ()
 
 
 def _moved_operands(graph: Graph) -> Iterator[int]:

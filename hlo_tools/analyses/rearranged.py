@@ -2,7 +2,7 @@
 
 Most movements cost nothing there: a product's kernel reads slices of its operands, a transpose is
 another order in which the same numbers lie, and either is part of the kernel that comes after it.
-Five are not:
+Eight are not:
 
     heads      a slice whose last dimension is taken apart for products, as queries, keys and values
                are of what one product has made                             -> in: `_takes_heads`
@@ -12,6 +12,13 @@ Five are not:
                loop goes over                                           -> in: `_is_changed`
     lanes      a step of a stack whose steps lie side by side, in the lanes of tiles
                                                                    -> in: `parts_of_lane_stacks`
+    spaced     zeros between the numbers of an array, as the gradient of a strided slice has and an
+               associative scan puts its halves together by                -> in: `_spaces`
+    twins      the ends that two or more ops cut off one array, if they leave as much of it and it
+               is only joined or skipped through then                  -> in: `_twin_slices`
+    repeated   what is computed element by element and repeated along other dimensions then, as a
+               mean, rsqrt(variance + epsilon) and 1 + scale: it would be computed again for each
+               number. Scalars have a core of their own                    -> in: `_is_repeated`
     windows    a transpose after which dimensions become one that did not lie beside each other,
                as those of windows, patches and pixels do                   -> in: `_merges`
 
@@ -30,18 +37,23 @@ if heads fill the eight rows of tiles (`HEADS_IN_ROWS`); others lie as they are.
 Read of libtpu 0.0.51 for v5e (2026-12-01): attention of 8 to 16 heads of 32 to 128 features after
 one product for all, windows and grids of 7 x 7 and 8 x 8 places before and after products, loops
 over 64 to 512 steps of 1 to 32 examples with 2 to 24 heads of 32 to 128 features, in bfloat16 and
-float32.
+float32; associative scans over 512 to 2,048 steps of 2 to 16 examples of 128 to 512 features, and
+their gradients, in float32; norms, softmaxes and their gradients over rows of 256 numbers, over
+columns and groups, in both.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
+from math import prod
 from typing import Final
 
-from hlo_tools.analyses.accesses import is_of_products
+from hlo_tools.analyses.accesses import is_of_products, read_through
 from hlo_tools.analyses.matrix_vector import summed_value
 from hlo_tools.graph import Graph, Op
 from hlo_tools.opcodes import (
     BROADCAST,
+    CONCATENATE,
     DOT,
     DYNAMIC_SLICE,
     DYNAMIC_UPDATE_SLICE,
@@ -50,6 +62,7 @@ from hlo_tools.opcodes import (
     LOOP_ENTER,
     MATRIX_VECTOR,
     OUTER_PRODUCT,
+    PAD,
     RESHAPE,
     SCATTER,
     SLICE,
@@ -59,6 +72,7 @@ from hlo_tools.rules import equal_blocks
 
 
 HEADS_IN_ROWS: Final = 8
+JOINS: Final = frozenset({CONCATENATE, PAD})
 _NONE: Final = -1
 _IN_PLACE: Final = frozenset({DYNAMIC_UPDATE_SLICE, SCATTER})
 _LANES: Final = 128
@@ -68,18 +82,69 @@ _SAME_ROWS: Final = ELEMENTWISE | {SLICE}
 
 def rearranged(graph: Graph) -> Iterator[int]:
     """The values that such kernels write."""
+    yield from _twin_slices(graph)
     lanes = graph.remember(parts_of_lane_stacks)
     for op in graph.ops:
         (value,) = op.outputs[:1] or (_NONE,)
         users = [graph.ops[user] for user in graph.users[value]] if value != _NONE else []
         if op.opcode == SLICE and users and all(_takes_heads(graph, user) for user in users):
             yield value
+        elif op.opcode in ELEMENTWISE and graph.varies[value]:
+            if prod(graph.values[value].dims) > 1 and _is_repeated(graph, value):
+                yield value
+        elif op.opcode == PAD and _spaces(op):
+            # No other op is part of that kernel, on either side.
+            yield from (op.inputs[0], value)
         elif op.opcode == DYNAMIC_SLICE and op.trip_count > 1:
             if value in lanes or _spreads(graph, value) or _is_changed(graph, value):
                 yield value
         elif op.opcode == TRANSPOSE and any(_merges(graph, op, user) for user in users):
             if not _is_made_in_any_order(graph, op.inputs[0]):
                 yield value
+
+
+def _is_repeated(graph: Graph, value: int) -> bool:
+    """Whether an op repeats a value along another dimension."""
+    before = prod(graph.values[value].dims)
+    for user in graph.users[value]:
+        op = graph.ops[user]
+        if op.opcode in (BROADCAST, RESHAPE):
+            result = op.outputs[0]
+            if prod(graph.values[result].dims) > before or _is_repeated(graph, result):
+                return True
+    return False
+
+
+def _spaces(pad: Op) -> bool:
+    """Whether a pad puts something between the numbers."""
+    return any(dim.interior > 0 for dim in pad.instruction.attributes.padding)
+
+
+def _twin_slices(graph: Graph) -> Iterator[int]:
+    """Slices of one shape, of one array, that only concatenations, pads and strided slices use."""
+    twins: dict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
+    for op in graph.ops:
+        (value,) = op.outputs[:1] or (_NONE,)
+        users = graph.users[value] if _cuts(op) else ()
+        if users and all(_joins_or_skips(graph.ops[user]) for user in users):
+            # A slice of a slice is one slice of what that was cut from.
+            whole = read_through(graph, op.inputs[0], frozenset({SLICE}))
+            twins[whole, graph.values[value].dims].append(value)
+    for values in twins.values():
+        yield from values if len(values) > 1 else ()
+
+
+def _cuts(op: Op) -> bool:
+    """Whether an op takes the ends of an array off, as gradients do by negative padding."""
+    padding = op.instruction.attributes.padding
+    return op.opcode == SLICE or (
+        op.opcode == PAD and all(max(dim.low, dim.high, dim.interior) <= 0 for dim in padding)
+    )
+
+
+def _joins_or_skips(op: Op) -> bool:
+    strides = [dim.stride for dim in op.instruction.attributes.slices]
+    return op.opcode in JOINS or (op.opcode == SLICE and max(strides, default=1) > 1)
 
 
 def _takes_heads(graph: Graph, op: Op) -> bool:

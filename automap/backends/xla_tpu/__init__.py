@@ -9,7 +9,7 @@ from automap.backends.fitted import FittedFile
 from automap.backends.protocols import PLAIN
 from automap.backends.xla_tpu.few_rows import FewRowsEffect
 from automap.backends.xla_tpu.fourier import FourierEffect
-from automap.backends.xla_tpu.lanes import LaneCopyEffect, LanePartsEffect
+from automap.backends.xla_tpu.lanes import LaneCopyEffect, LanePartsEffect, RowStatisticsEffect
 from automap.backends.xla_tpu.padded_arrays import PaddedArraysEffect
 from automap.backends.xla_tpu.product_registers import ProductEndsEffect, SingleRowEffect
 from automap.backends.xla_tpu.row_layouts import RowLayoutEffect
@@ -58,6 +58,7 @@ def _unpriced_panels(graph: Graph) -> Iterator[tuple[int, str]]:
 EFFECTS: Final = (
     # Of numbers as they are: the next one lengthens what is moved.
     LanePartsEffect(),
+    RowStatisticsEffect(),
     PaddedArraysEffect(),
     RowLayoutEffect(),
     FewRowsEffect(),

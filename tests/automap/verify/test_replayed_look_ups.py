@@ -1,5 +1,5 @@
-"""Look-ups and scatters in compiled programs written by hand: the TPU's compiler says nothing of
-their fusions.
+"""What the TPU's compiler says nothing of, in compiled programs written by hand: look-ups and
+scatters, kernels of Mosaic, and ops by themselves that bring arrays to other places.
 """
 
 import pytest
@@ -63,4 +63,35 @@ ENTRY %main ({arrays}) -> f32[128] {{
     data = text_to_proto(f"HloModule step, is_scheduled=true\n{entry}")
     tpus = get_topology("v5e:2x4")
     step = replayed_step(data, tpus, MESH)
+    assert step.seconds == pytest.approx(n_bytes / tpus.device.hbm_bytes_per_s)
+
+
+@pytest.mark.parametrize(
+    ("op", "made", "read", "written"),
+    [
+        ("pad(%x, %zero), padding=0_1_1x0_0", 512, 256, 512),
+        ("slice(%x), slice={[0:128], [0:128]}", 128, 128, 128),
+        ("reverse(%x), dimensions={0}", 256, 256, 256),
+        ("concatenate(%x, %y), dimensions={0}", 264, 264, 264),
+        ("dynamic-update-slice(%x, %y, %i, %i)", 256, 8, 8),
+        ("negate(%x)", 256, 0, 0),
+    ],
+)
+@pytest.mark.parametrize("space", ["", ":S(1)"])
+def test_an_op_by_itself_takes_the_rows_that_it_brings_elsewhere(op, made, read, written, space):
+    """In rows of 128 numbers; what it writes on the chip is written beside what it reads."""
+    arrays = "x: f32[256,128], y: f32[8,128], zero: f32[], i: s32[]"
+    entry = f"""
+ENTRY %main ({arrays}) -> f32[{made},128] {{
+  %x = f32[256,128] parameter(0)
+  %y = f32[8,128] parameter(1)
+  %zero = f32[] parameter(2)
+  %i = s32[] parameter(3)
+  ROOT %out = f32[{made},128]{{1,0{space}}} {op}
+}}
+"""
+    tpus = get_topology("v5e:2x4")
+    step = replayed_step(text_to_proto(f"HloModule step, is_scheduled=true\n{entry}"), tpus, MESH)
+    zero = 4 if op.startswith("pad") else 0
+    n_bytes = 512 * (read + (0 if space else written)) + zero
     assert step.seconds == pytest.approx(n_bytes / tpus.device.hbm_bytes_per_s)
