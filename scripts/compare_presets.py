@@ -31,7 +31,7 @@ from automap.search.context import Candidate
 from automap.step.call import TracedCall
 from automap.step.step import traced_call
 from automap.topology import get_topology
-from automap.verify.replayed import has_seconds
+from automap.verify.kernel_seconds import has_seconds
 from scripts.tables import made_by, markdown, replace_table
 from scripts.witnesses import compile_witness
 

@@ -55,8 +55,8 @@ from automap.plan.file import layout, read
 from automap.space.point import SplitClasses
 from automap.topology.model import Topology
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS, compile_options, machine_for
+from automap.verify.kernel_seconds import kernel_prices
 from automap.verify.process import compiler_flags
-from automap.verify.replayed import kernel_prices
 from hlo_tools.graph import flatten
 from hlo_tools.module import Instruction, Module
 from hlo_tools.opcodes import CONTRACTIONS, CUSTOM_CALL, JOINS_DEVICES

@@ -11,7 +11,7 @@ from automap.errors import CompilerError, InputError
 from automap.topology.model import Topology
 from automap.verify.cache import default_folder
 from automap.verify.compilers import COMPILER_BY_PLATFORM, COMPILERS, machine_for
-from automap.verify.replayed import CLOCK_HZ, has_seconds
+from automap.verify.kernel_seconds import CLOCK_HZ, has_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@
 `automap.verify.compiling`   asking a compiler for its witness of a plan
 `automap.verify.confirm`     `automap plan --verify`: the best candidates of a search, compiled
                              until one is confirmed to fit
+`automap.verify.kernel_seconds`  the seconds of each kernel by what its compiler says of it
 `automap.verify.near_limit`  plans near the limit of memory: compiled before they are called
                              fitting, if the compiler is here
 `automap.verify.numerics`    does the planned step compute what the step computes? Both run on
@@ -17,7 +18,6 @@
 `automap.verify.pipelines`  a pipeline held against a compiler, stage by stage
 `automap.verify.process`     running a job in the compiler's process, and the flags that it sees
 `automap.verify.program`     the step under its plan as a file that any process can compile
-`automap.verify.replayed`    the seconds of a step as its compiler scheduled it
 `automap.verify.stages`      the programs of a pipeline's stages, as files that can be compiled
 `automap.verify.verification`  the result of a verification, and its options
 `automap.verify.witness`     the witness: what a compiler said of a planned step; frozen, JSON,

@@ -28,8 +28,9 @@ or a softmax's sum, finds these numbers in lanes and spreads each over a row:
 
     extra = rows * `row_statistic_seconds`                     beyond the bytes, on a device
 
-for each array of such numbers that it reads, if rows lie in lanes. A row of numbers that is the same for all rows takes
-none. Products' kernels are left out: nothing was read of them        -> in: `RowStatistics.add_to`
+for each array of such numbers that it reads, if rows lie in lanes. A row of numbers that is the
+same for all rows takes none. Products' kernels are left out: nothing was read of them
+                                                                     -> in: `RowStatistics.add_to`
 """
 
 from collections.abc import Sequence

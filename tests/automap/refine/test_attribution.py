@@ -18,7 +18,7 @@ from automap.refine.attribution import (
     mean_prices,
 )
 from automap.topology import get_topology
-from automap.verify.replayed import CLOCK_HZ
+from automap.verify.kernel_seconds import CLOCK_HZ
 from hlo_tools.jax_compat import text_to_proto
 from tests.steps import mlp
 

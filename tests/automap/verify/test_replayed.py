@@ -13,7 +13,8 @@ from automap.topology.link_loads import permutation
 from automap.topology.measured.products import measured_products
 from automap.topology.mesh import Mesh
 from automap.verify.gpu_kernels import TRUSTED
-from automap.verify.replayed import CLOCK_HZ, kernel_runs, replayed_step
+from automap.verify.kernel_seconds import CLOCK_HZ
+from automap.verify.replayed import kernel_runs, replayed_step
 from hlo_tools.errors import HloError
 from hlo_tools.jax_compat import text_to_proto
 

@@ -5,7 +5,8 @@ kernels until what waits for them.
 import pytest
 
 from automap.topology import get_topology
-from automap.verify.replayed import CLOCK_HZ, replayed_step
+from automap.verify.kernel_seconds import CLOCK_HZ
+from automap.verify.replayed import replayed_step
 from tests.automap.verify.test_replayed import MESH, _program
 
 

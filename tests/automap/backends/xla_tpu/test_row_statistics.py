@@ -1,4 +1,4 @@
-"""Rows that are computed with one number of each: what libtpu 0.0.51 gives them, and closed forms."""
+"""Rows that are computed with one number of each: what libtpu 0.0.51 gives them, closed forms."""
 
 import jax
 import jax.numpy as jnp
