@@ -101,7 +101,9 @@ def _each(
 ) -> list[Kernel]:
     """Kernels that share nothing; the values `in_memory` are there whatever is fused."""
     stored = _stored(graph, fuser)
-    for value in (*in_memory, *_moved(graph, fuser)):
+    for value in _moved(graph, fuser):
+        stored[value] |= graph.varies[value]
+    for value in in_memory:
         stored[value] = True
     kept = graph.held.union(in_memory, graph.outputs)
     for op in graph.ops if fuser.products != "bare" else ():
@@ -125,6 +127,8 @@ def _each(
             result.extend(_prepared(graph, index, n_bytes, rounded))
         written = [v for v in op.outputs if sources.stored[v]]
         if op.opcode in STRUCTURAL or not (written or fuser.runs_apart(graph, op)):
+            continue
+        if not written and _is_constant(graph, op):
             continue
         if graph.unread.issuperset(op.outputs):
             continue
@@ -281,7 +285,18 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
         elif op.opcode in STORES_RESULT:
             for value in op.outputs:
                 stored[value] = True
+    for op in graph.ops:
+        if _is_constant(graph, op):
+            for value in op.outputs:
+                stored[value] &= value in graph.held or value in graph.outputs
     return stored
+
+
+def _is_constant(graph: Graph, op: Op) -> bool:
+    """Whether an op makes the same in every step: a compiler computes that itself, or where it is
+    used. Nobody knows it of a call.
+    """
+    return op.opcode != CUSTOM_CALL and not any(graph.varies[v] for v in op.outputs)
 
 
 def _moved(graph: Graph, fuser: Fuser) -> Iterator[int]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from automap.backends import backend_for
 from automap.cost.collectives import CollectiveKind, collective_cost
 from automap.cost.tables import build_tables
 from automap.cost.traffic.flows import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
@@ -12,6 +13,7 @@ from automap.program import trace_step
 from automap.space.presets import PRESETS
 from automap.topology import get_topology
 from automap.topology.mesh import Mesh
+from scripts.compare_measured import predicted_alone
 from tests.automap.cost.kernels.plain import evaluator, machine, whole
 from tests.steps import decoder, mlp
 
@@ -123,3 +125,11 @@ def test_an_input_that_the_caller_keeps_is_copied_before_a_part_of_it_is_changed
     kept, given = moved
     # The table is read and written whole.
     assert kept - given == 2 * 4 * 128 * (1 << 16)
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_a_step_of_scalars_takes_what_it_takes_to_begin_a_program(platform):
+    topology = get_topology({"tpu": "v5e:1x1", "cuda": "1xh100"}[platform])
+    scalar = jax.ShapeDtypeStruct((), "float32")
+    estimate = predicted_alone(lambda x, y: (x - 0.1 * y, y * y), (scalar, scalar), topology)
+    assert estimate.step_seconds >= backend_for(platform).launch_gap_seconds > 0

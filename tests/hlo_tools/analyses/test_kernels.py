@@ -86,6 +86,20 @@ def test_a_constant_that_a_step_returns_is_written_behind_a_barrier_too(platform
     assert written == set(graph.outputs)
 
 
+@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
+def test_what_is_the_same_in_every_step_is_no_kernel(platform):
+    """The gradient of a mean over a diagonal is zeros with a number along the diagonal."""
+
+    def loss(x):
+        return jnp.mean(jnp.diag(x * x))
+
+    graph = step_graph(jax.grad(loss), (ROWS, ROWS))
+    kernels = _kernels(graph, platform)
+    assert "scatter" in {op.opcode for op in graph.ops}
+    assert [graph.ops[kernel.op].opcode for kernel in kernels] == ["add"]
+    assert [access.value for access in kernels[0].reads] == list(graph.inputs)
+
+
 def test_a_product_that_passes_a_barrier_is_written_as_it_is():
     def step(w, x):
         return jnp.exp(lax.optimization_barrier(x @ w))
