@@ -2,7 +2,9 @@
 
 A parameter of shape (n_0, n_1, ...) may be kept split on any one of its dimensions along a mesh
 axis; the dimension is chosen when the mesh and the compute decisions are known (`storage_dim`), the
-decision itself is only how far: not at all, its optimizer state, or itself too.
+decision itself is only how far: not at all, its optimizer state, or itself too. Weights that the
+loss does not read are state that only their own update reads: they and their moments have classes
+of their own, where the two levels are one.
 
 The storage classes that a point's levels turn on are found leaf by leaf: a leaf is kept split along
 the axes that its level names and that do not split it anyway, each on the dimension that
@@ -10,7 +12,7 @@ the axes that its level names and that do not split it anyway, each on the dimen
 remembered                                                             -> in: `StoredLeaves`
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 import math
 from typing import NamedTuple
@@ -55,46 +57,73 @@ class LeafClass:
 
 
 def leaf_classes(problem: Problem) -> tuple[LeafClass, ...]:
-    """All parameters with dimensions, folded, largest total bytes first."""
-    reach = _reach(problem)
+    """All parameters with dimensions, and the state that no storage decision of theirs concerns,
+    folded, largest total bytes first.
+    """
     # Which output is a parameter's new value: the op that makes it is the update.
     output_by_input = {i: o for o, i in problem.state_map.items()}
-    members: dict[tuple[object, ...], list[int]] = {}
-    for position, (value, role) in enumerate(zip(problem.graph.inputs, problem.roles, strict=True)):
+    updated = {
+        position: _optimizer_side(problem, position, output_by_input)
+        for position in _with_dims(problem, Role.PARAMETER)
+    }
+    parameters = tuple(_folded(problem, updated))
+    decided = {c for leaf in parameters for c in (*leaf.parameter_side, *leaf.optimizer_side)}
+    # Weights that the loss does not read are updated as others are, and no forward pass gathers
+    # them: they and their moments are state on one side only, decided by a level of their own.
+    sides = {
+        position: problem.storage_classes(problem.graph.inputs[position])
+        for position in _with_dims(problem, Role.OPTIMIZER)
+    }
+    none = {problem.n_classes}
+    alone = {
+        position: side
+        for position, side in sides.items()
+        if set(side) - none and (decided - none).isdisjoint(side)
+    }
+    leaves = (*parameters, *_folded(problem, alone))
+    return tuple(sorted(leaves, key=lambda leaf: (-leaf.n_bytes * len(leaf.inputs), leaf.inputs)))
+
+
+def _with_dims(problem: Problem, role: Role) -> Iterator[int]:
+    """Positions of the inputs of one role that have dimensions."""
+    for position, (value, own) in enumerate(zip(problem.graph.inputs, problem.roles, strict=True)):
+        if own is role and problem.graph.values[value].dims:
+            yield position
+
+
+def _folded(
+    problem: Problem, optimizer_sides: Mapping[int, tuple[int, ...]]
+) -> Iterator[LeafClass]:
+    """A class for the inputs that are alike in all that a storage decision depends on."""
+    reach, members = _reach(problem), dict[tuple[object, ...], list[int]]()
+    for position, optimizer_side in optimizer_sides.items():
+        value = problem.graph.inputs[position]
         array = problem.graph.values[value]
-        if role is Role.PARAMETER and array.dims:
-            optimizer_side = _optimizer_side(problem, position, output_by_input)
-            # What a storage decision depends on: leaves that are alike in all of it are decided
-            # together.
-            key = (
-                array.dims,
-                array.dtype,
-                problem.compute_classes(value),
-                problem.regional_classes(value),
-                problem.storage_classes(value),
-                optimizer_side,
-                problem.imposed.specs_by_value.get(value),
-            )
-            members.setdefault(key, []).append(position)
-    result = []
-    for key, positions in members.items():
+        key = (
+            array.dims,
+            array.dtype,
+            problem.compute_classes(value),
+            problem.regional_classes(value),
+            problem.storage_classes(value),
+            optimizer_side,
+            problem.imposed.specs_by_value.get(value),
+        )
+        members.setdefault(key, []).append(position)
+    for positions in members.values():
         value = problem.graph.inputs[positions[0]]
         parameter_side = problem.storage_classes(value)
         array = problem.graph.values[value]
-        result.append(
-            LeafClass(
-                inputs=tuple(positions),
-                dims=array.dims,
-                n_bytes=array.n_bytes,
-                compute=problem.compute_classes(value),
-                regional=problem.regional_classes(value),
-                parameter_side=parameter_side,
-                optimizer_side=_optimizer_side(problem, positions[0], output_by_input),
-                reach=tuple(reach.get(c, 0) for c in parameter_side),
-                imposed=problem.imposed.specs_by_value.get(value),
-            )
+        yield LeafClass(
+            inputs=tuple(positions),
+            dims=array.dims,
+            n_bytes=array.n_bytes,
+            compute=problem.compute_classes(value),
+            regional=problem.regional_classes(value),
+            parameter_side=parameter_side,
+            optimizer_side=optimizer_sides[positions[0]],
+            reach=tuple(reach.get(c, 0) for c in parameter_side),
+            imposed=problem.imposed.specs_by_value.get(value),
         )
-    return tuple(sorted(result, key=lambda leaf: (-leaf.n_bytes * len(leaf.inputs), leaf.inputs)))
 
 
 def parameter_sides(leaves: Iterable[LeafClass]) -> dict[int, int]:

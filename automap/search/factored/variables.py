@@ -169,4 +169,7 @@ def _levels(space: Space, leaf: LeafClass, size: int) -> Levels:
     # Nothing of the optimizer's to split, so level OPTIMIZER is as REPLICATED.
     if all(leaf.optimizer_side[d] == none for d in dims):
         return (StorageLevel.REPLICATED, StorageLevel.FULL)
+    # State on one side only: there is no more of it to store split than at level OPTIMIZER.
+    if leaf.optimizer_side == leaf.parameter_side:
+        return (StorageLevel.REPLICATED, StorageLevel.OPTIMIZER)
     return tuple(StorageLevel)
