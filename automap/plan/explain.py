@@ -30,7 +30,12 @@ from automap.topology.spans import spans
 
 
 _SHOWN: Final = 20
-_STORED: Final = {"full": "stored split", "optimizer": "optimizer state stored split"}
+_STORED: Final = {
+    "full": "stored split over {axes}",
+    "optimizer": "optimizer state stored split over {axes}",
+}
+# Plain gradient descent keeps no state that could be stored.
+_STATELESS: Final = "update computed in parts over {axes}, parameters not stored split"
 
 
 def overview(plan: PlanRecord) -> str:
@@ -38,7 +43,7 @@ def overview(plan: PlanRecord) -> str:
     # What it comes to first, then why.
     lines = [*_header(plan), "", "decisions:" if plan.decisions else "decisions: none"]
     for decision in plan.decisions:
-        lines += [f"  {decision_text(decision)}", f"    because {decision.reason}"]
+        lines += [f"  {decision_text(plan, decision)}", f"    because {decision.reason}"]
     sections = {
         "conflicts": cut([line for row in plan.conflicts for line in conflict_lines(row)]),
         "warnings": list(plan.warnings),
@@ -241,12 +246,20 @@ def _rates(plan: PlanRecord) -> Iterator[str]:
         yield from rates_lines(cost.rates, cost.step_seconds, plan.mesh.device_count)
 
 
-def decision_text(row: DecisionRecord) -> str:
+def decision_text(plan: PlanRecord, row: DecisionRecord) -> str:
     """`compute batch: split over data; covers 2 leaves`."""
-    verb = "split" if row.level is None else _STORED[row.level]
-    where = f"{verb} over {'+'.join(row.axes)}" if row.axes else "whole on every device"
+    how = "split over {axes}" if row.level is None else _STORED[row.level]
+    how = _STATELESS if is_update_alone(plan, row) else how
+    where = how.format(axes="+".join(row.axes)) if row.axes else "whole on every device"
     covered = number_text(len(row.covers), "leaf", "leaves") if row.covers else "no input"
     return f"{row.kind} {row.group}: {where}; covers {covered}"
+
+
+def is_update_alone(plan: PlanRecord, row: DecisionRecord) -> bool:
+    """Whether a decision to split optimizer state concerns parameters that have none."""
+    covers = frozenset(row.covers)
+    roles = {leaf.role for leaf in plan.inputs if leaf.path in covers}
+    return row.level == "optimizer" and "optimizer state" not in roles
 
 
 def _leaves(plan: PlanRecord, leaves: Sequence[LeafRecord]) -> list[str]:
@@ -265,7 +278,7 @@ def _reasons(plan: PlanRecord, leaf: LeafRecord) -> list[str]:
     lines = []
     covering = [row for row in plan.decisions if leaf.path in row.covers]
     for row in covering:
-        lines += [f"  {decision_text(row)}", f"    because {row.reason}"]
+        lines += [f"  {decision_text(plan, row)}", f"    because {row.reason}"]
         lines += _conflicts(plan, row.group)
     return lines or ["  no decision covers it"]
 
@@ -274,7 +287,12 @@ def _covered(plan: PlanRecord, row: DecisionRecord) -> str:
     specs = {leaf.path: spec_text(leaf.spec) for leaf in plan.inputs}
     listed = [f"    {name}  {specs.get(name, '')}".rstrip() for name in row.covers]
     return "\n".join(
-        [decision_text(row), f"  because {row.reason}", *cut(listed), *_conflicts(plan, row.group)]
+        [
+            decision_text(plan, row),
+            f"  because {row.reason}",
+            *cut(listed),
+            *_conflicts(plan, row.group),
+        ]
     )
 
 

@@ -101,7 +101,10 @@ class Decisions:
 
     def _storage(self) -> Iterable[DecisionRecord]:
         space = self.context.space
-        together: dict[tuple[tuple[str, ...], Literal["full", "optimizer"]], list[LeafClass]] = {}
+        # Leaves without optimizer state apart: of them level OPTIMIZER stores nothing split.
+        together = dict[
+            tuple[tuple[str, ...], Literal["full", "optimizer"], bool], list[LeafClass]
+        ]()
         for leaf in space.leaves:
             # The number of classes stands for no class.
             axes = self._axes_with(set(leaf.optimizer_side) - {space.problem.n_classes})
@@ -109,9 +112,10 @@ class Decisions:
             if axes or full:
                 # Stored in full a leaf's optimizer state is split as well, so one decision says
                 # both.
-                key = (axes or full, "full" if full else "optimizer")
+                has_state = bool(full) or self._has_state(leaf)
+                key = (axes or full, "full" if full else "optimizer", has_state)
                 together.setdefault(key, []).append(leaf)
-        for (axes, level), leaves in together.items():
+        for (axes, level, _), leaves in together.items():
             classes = {c for x in leaves for c in (*x.optimizer_side, *x.parameter_side)}
             holders = self._holders(space.problem.storage_classes, classes)
             parameters = [i for leaf in leaves for i in leaf.inputs]
@@ -126,6 +130,11 @@ class Decisions:
                 covers=tuple(space.problem.paths[i] for i in sorted({*holders, *parameters})),
                 reason=self._reason(classes),
             )
+
+    def _has_state(self, leaf: LeafClass) -> bool:
+        problem = self.context.space.problem
+        held = self._holders(problem.storage_classes, set(leaf.optimizer_side))
+        return any(problem.roles[i] is Role.OPTIMIZER for i in held)
 
     def _axes_with(self, classes: set[int]) -> tuple[str, ...]:
         """The axes of several devices that split one of the classes."""

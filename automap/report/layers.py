@@ -16,7 +16,7 @@ from typing import Final
 
 from automap.plan.checks import Spec
 from automap.plan.explain import decision_text, spec_text
-from automap.plan.parts import DecisionRecord, LeafRecord
+from automap.plan.parts import LeafRecord
 from automap.plan.pipeline import InsideRecord
 from automap.plan.record import PlanRecord
 from automap.quantities import bytes_text
@@ -80,7 +80,7 @@ def folded_leaves(plan: PlanRecord) -> list[LeafRow]:
 
 def leaf_text(row: LeafRow, plan: PlanRecord) -> str:
     """All about a row of leaves, line by line: what it is, its split, its bytes, and why."""
-    return "\n".join([*_leaf_lines(row, plan), *_reasons(row, plan.decisions)])
+    return "\n".join([*_leaf_lines(row, plan), *_reasons(row, plan)])
 
 
 def _leaf_lines(row: LeafRow, plan: PlanRecord) -> list[str]:
@@ -97,10 +97,10 @@ def _leaf_lines(row: LeafRow, plan: PlanRecord) -> list[str]:
     ]
 
 
-def _reasons(row: LeafRow, decisions: Sequence[DecisionRecord]) -> list[str]:
+def _reasons(row: LeafRow, plan: PlanRecord) -> list[str]:
     """Why: the decisions that cover the first leaf of a row, each with what it costs otherwise."""
-    covering = [each for each in decisions if row.paths[0] in each.covers]
-    texts = [f"{decision_text(each)}: {each.reason}" for each in covering[:_MOST_REASONS]]
+    covering = [each for each in plan.decisions if row.paths[0] in each.covers]
+    texts = [f"{decision_text(plan, each)}: {each.reason}" for each in covering[:_MOST_REASONS]]
     rest = len(covering) - len(texts)
     return texts + ([f"and {rest} decisions more"] if rest > 0 else [])
 

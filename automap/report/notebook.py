@@ -36,7 +36,7 @@ def plan_html(plan: PlanRecord) -> str:
     own = seconds_text(cost.step_seconds), bytes_text(cost.peak_bytes), _fits(cost.fits)
     shown = plan.decisions[:_MOST_DECISIONS]
     rest = len(plan.decisions) - len(shown)
-    decisions = [decision_text(row) for row in shown] + ([f"and {rest} more"] if rest else [])
+    decisions = [decision_text(plan, row) for row in shown] + ([f"and {rest} more"] if rest else [])
     return element(
         "div",
         element("strong", escaped(title))

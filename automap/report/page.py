@@ -22,7 +22,14 @@ from string import Template
 from typing import Any, Final
 
 from automap.atomic_file import write_atomically
-from automap.plan.explain import conflict_lines, order_text, search_text, unsure_text, verified_text
+from automap.plan.explain import (
+    conflict_lines,
+    is_update_alone,
+    order_text,
+    search_text,
+    unsure_text,
+    verified_text,
+)
 from automap.plan.levers import levers_lines
 from automap.plan.parts import DecisionRecord
 from automap.plan.rates import ChangeRecord
@@ -270,11 +277,12 @@ def _why(plan: PlanRecord, _: SimulationRecord | None) -> Iterator[str]:
     for row in plan.decisions:
         over = "+".join(row.axes) or "whole on every device"
         what = {None: "computed split", "full": "stored split", "optimizer": "optimizer split"}
+        how = "update split" if is_update_alone(plan, row) else what[row.level]
         # A decision covers a leaf of every layer: said once for all layers.
         covered = [f"{each.block}.{each.name}" for each in _covered(leaves, row)]
         rest = len(covered) - _MOST_COVERED
         covers = ", ".join(covered[:_MOST_COVERED]) + (f" and {rest} more" if rest > 0 else "")
-        rows.append([*map(escaped, (row.group, what[row.level], over, row.reason, covers))])
+        rows.append([*map(escaped, (row.group, how, over, row.reason, covers))])
     if rows:
         yield table("Decisions", ("what", "how", "over", "why", "covers"), rows)
     if plan.conflicts:

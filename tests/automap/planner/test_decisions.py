@@ -74,3 +74,31 @@ def test_nothing_is_said_where_work_is_divided_or_there_is_one_device(topology):
     train_step, args = mlp.mlp(batch=4096)
     plan = automap.plan(train_step, args, topology=topology, preset="data-parallel")
     assert not [warning for warning in plan.warnings if "same work" in warning]
+
+
+def test_parameters_without_optimizer_state_have_none_stored_split():
+    def half(state, x):
+        params, momentum = state
+
+        def loss(p):
+            return jnp.mean((jnp.tanh(x @ p["w1"]) @ p["w2"]) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(params)
+        momentum = 0.9 * momentum + grads["w2"]
+        new = {"w1": params["w1"] - 0.1 * grads["w1"], "w2": params["w2"] - 0.1 * momentum}
+        return (new, momentum), value
+
+    params, x = {"w1": array(256, 512), "w2": array(512, 256)}, array(64, 256)
+    plain = automap.plan(step, (params, x), topology="cpu:8", preset="zero-1")
+    assert "optimizer state" not in plan_decisions(plain)
+    assert "update computed in parts over data, parameters not stored split" in plain.explain()
+    mixed = automap.plan(half, ((params, params["w2"]), x), topology="cpu:8", preset="zero-1")
+    assert {
+        "storage [0][*]['w1']: update computed in parts over data, parameters not stored split; "
+        "covers 1 leaf",
+        "storage [0][*]['w2']: optimizer state stored split over data; covers 2 leaves",
+    } <= {line.strip() for line in plan_decisions(mixed).splitlines()}
+
+
+def plan_decisions(plan):
+    return plan.explain().split("\ndecisions:")[1]
