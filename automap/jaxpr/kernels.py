@@ -48,7 +48,7 @@ from automap.jax_compat import (
 from automap.jaxpr.convolutions import Axes, dimension_axes, free_axes
 from automap.jaxpr.grid_tables import GridFactor
 from automap.jaxpr.pallas import BlockedArray, Kernel, read_kernel
-from hlo_tools.rules import FactorKind, Notation, Rule, RuleBuilder, Work
+from hlo_tools.rules import FactorKind, Notation, Rule, RuleBuilder, Work, shapes_text
 
 
 _WHOLE = FactorKind.REPLICATION
@@ -58,14 +58,18 @@ _WHOLE = FactorKind.REPLICATION
 class StandIn:
     """What stands for a kernel in the analysis: its name, that of the custom call, and its rule.
 
-    `lack` says, for people, why it is not split; `has_given_rule` whether the user's rule is in it.
+    `lack` says, for people, why it is not split, `has_steps` whether a rule could still split it,
+    along a step of its grid; `has_given_rule` whether the user's rule is in it, `misfit` that it
+    does not fit, with the shapes.
     """
 
     name: str
     target: str
     rule: Rule
     lack: str
+    has_steps: bool
     has_given_rule: bool
+    misfit: str
 
 
 def stand_in(eqn: Any, rules: Mapping[str, Notation]) -> StandIn:
@@ -73,12 +77,11 @@ def stand_in(eqn: Any, rules: Mapping[str, Notation]) -> StandIn:
     operands, results = ([atom.aval.shape for atom in each] for each in (eqn.invars, eqn.outvars))
     kernel = read_kernel(eqn)
     name = str(eqn.params.get("name")) if kernel is None else kernel.call.name
-    notation = rules.get(name)
-    given = (
-        notation.rule(name, operands, results)
-        if notation is not None and notation.fits(operands, results)
-        else None
-    )
+    notation, given, misfit = rules.get(name), None, ""
+    if notation is not None and notation.fits(operands, results):
+        given = notation.rule(name, operands, results)
+    elif notation is not None:
+        misfit = f"{notation.text!r} does not fit its arrays, {shapes_text(operands, results)}"
     if kernel is None:
         rule = RuleBuilder(operands, results).build()
         lack = "this version of JAX writes such calls in a form that is not known"
@@ -87,7 +90,8 @@ def stand_in(eqn: Any, rules: Mapping[str, Notation]) -> StandIn:
         rule, lack = _rule(kernel, batches, given), "" if batches else "; ".join(kernel.reasons)
     # Plans are for a program: a kernel of the same name with another rule is another one.
     digest = hashlib.sha256(repr((operands, results, rule)).encode()).hexdigest()[:8]
-    return StandIn(name, f"{name}@{digest}", rule, lack, given is not None)
+    has_steps = kernel is not None and bool(kernel.steps)
+    return StandIn(name, f"{name}@{digest}", rule, lack, has_steps, given is not None, misfit)
 
 
 def _passed(kernel: Kernel, given: Rule) -> Iterator[GridFactor]:

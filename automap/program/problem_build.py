@@ -166,8 +166,10 @@ def _unused_rules(
     # Functions with a rule have become custom calls of that name.
     used = {op.instruction.attributes.custom_call_target for op in graph.ops}
     used |= {kernel.name for kernel in kernels if kernel.has_given_rule}
+    misfits: dict[str, str] = {kernel.name: kernel.misfit for kernel in kernels if kernel.misfit}
+    nothing = "no custom call, kernel or jitted function of that name fits it"
     return tuple(
-        f"the rule of {name!r} was not used: no custom call or jitted function of that name fits it"
+        f"the rule of {name!r} was not used: {misfits.get(name, nothing)}"
         for name in user_rules
         if name not in used
     )
@@ -202,9 +204,21 @@ def _whole_kernels(graph: Graph, kernels: Sequence[StandIn]) -> tuple[str, ...]:
     return tuple(
         f"kernel {whole[target].name!r} ({len(at)} times, first at {at[0]}): its operands are "
         f"gathered and it runs whole on every device, as its call says nothing else "
-        f"({whole[target].lack}); a rule can (--rule {whole[target].name}=...)"
+        f"({whole[target].lack}); {_rule_text(whole[target])}"
         for target, at in places.items()
     )
+
+
+def _rule_text(kernel: StandIn) -> str:
+    """What a rule of the user's does for a kernel that is not split, or could do."""
+    if not kernel.has_steps:
+        given = "your rule was not used to split it: " if kernel.has_given_rule else ""
+        return f"{given}no rule can, as rules count along whole blocks of the grid alone"
+    if kernel.has_given_rule:
+        return "your rule passes along none of the steps of its grid"
+    if kernel.misfit:
+        return f"your rule {kernel.misfit}"
+    return f"a rule can (--rule {kernel.name}=...)"
 
 
 def with_frozen(

@@ -41,7 +41,7 @@ from hlo_tools.rules import (
     window,
 )
 from hlo_tools.rules.custom_call import CUSTOM_CALLS, custom_call_rule
-from hlo_tools.rules.notation import Notation, parse_notation
+from hlo_tools.rules.notation import Notation, parse_notation, shapes_text
 from hlo_tools.rules.rule import Factor, FactorKind, Halo, Rule, RuleBuilder, Work
 from hlo_tools.rules.shape import equal_blocks
 
@@ -145,4 +145,5 @@ __all__ = [
     "find_rule",
     "parse_notation",
     "make_rule",
+    "shapes_text",
 ]

@@ -65,7 +65,7 @@ class Notation:
         if len(operands) != len(self.operands) or ranks != stated:
             raise HloError(
                 f"rule {self.text!r} of {name}: it is used on "
-                f"{_shapes(operands)}->{_shapes(results)}, "
+                f"{shapes_text(operands, results)}, "
                 "which has other numbers of tensors or dimensions"
             )
         tensors = list(zip((*self.operands, *self.results), (*operands, *results)))
@@ -195,5 +195,7 @@ def _stated(text: str, word: str, letters: set[str]) -> list[tuple[str, FactorKi
     return [(x, kinds[name]) for x in names]
 
 
-def _shapes(tensors: Sequence[Dims]) -> str:
-    return ",".join(str(list(t)) for t in tensors)
+def shapes_text(operands: Sequence[Dims], results: Sequence[Dims]) -> str:
+    """`[8, 4],[4]->[8]`."""
+    sides = (",".join(str(list(t)) for t in side) for side in (operands, results))
+    return "->".join(sides)

@@ -142,3 +142,54 @@ def test_a_rule_of_the_users_comes_before_the_call():
     # Along the grid's steps, of two rows each.
     assert str(rule) == "(ab)c->(ad)e replicate=b,c,d,e"
     assert rule.work is not None and rule.work.flops == 7 * 16 * 8
+
+
+def reversed_rows(x):
+    def body(x, y):
+        y[...] = 2 * x[...]
+
+    given, made = (pl.BlockSpec((2, 16), at) for at in (lambda i: (i, 0), lambda i: (7 - i, 0)))
+    return pl.pallas_call(
+        body,
+        out_shape=x,
+        grid=(8,),
+        in_specs=[given],
+        out_specs=made,
+        interpret=True,
+        name="reversed_rows",
+    )(x)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "rules", "expected"),
+    [
+        (reversed_rows, [], "result 0 does not hand it on in whole blocks); no rule can, as rules"),
+        (
+            reversed_rows,
+            [("reversed_rows", "ab->ab replicate=b")],
+            "whole blocks); your rule was not used to split it: no rule can, as rules count",
+        ),
+        (
+            numbered,
+            [("numbered", "ab->ab replicate=a,b")],
+            "the body reads its program_id); your rule passes along none of the steps of its grid",
+        ),
+        (
+            numbered,
+            [("numbered", "ab->ba")],
+            "reads its program_id); your rule 'ab->ba' does not fit its arrays, [16, 8]->[16, 8]",
+        ),
+        (
+            numbered,
+            [("numbered", "ab->ba")],
+            "the rule of 'numbered' was not used: 'ab->ba' does not fit its arrays, [16, 8]->",
+        ),
+    ],
+)
+def test_a_rule_that_splits_nothing_is_said_to(kernel, rules, expected):
+    argument = jax.ShapeDtypeStruct((16, 8), "float32")
+    if kernel is reversed_rows:
+        argument = jax.ShapeDtypeStruct((16, 16), "float32")
+    warnings = trace_step(kernel, (argument,), rules=user_rules(rules)).problem.warnings
+    assert any(expected in warning for warning in warnings), warnings
+    assert not any("a rule can" in warning for warning in warnings)
