@@ -11,8 +11,8 @@ Read off the smallest plan that was found (point x on a mesh of N devices):
     bfloat16       if most operations of the matrix products are in float32
     devices        2, 4, ... times N: the peak of presets with all state split on meshes of so many
     padding        of state that no axis divides, so that it is whole on every device
-    options        presets that fit, and what was asked for that leaves the search less to choose
-                   from
+    options        presets that fit, levers that --levers rules out, and what was asked for that
+                   leaves the search less to choose from
 
 A lever that does not apply is not named.
 """
@@ -57,6 +57,7 @@ def advice(context: SearchContext, point: Point, options: Options) -> tuple[str,
     levers = (
         _presets,
         _all_split,
+        _left_out,
         _checkpoint,
         _bfloat16,
         _batch,
@@ -199,6 +200,32 @@ def _all_split(step: _Step, options: Options) -> Iterator[str]:
             f"{bytes_text(round(step.all_split_bytes))} would be needed, which fits: what was "
             "asked for leaves such a plan out, or the search did not come to it; give a larger "
             "--budget"
+        )
+
+
+def _left_out(step: _Step, options: Options) -> Iterator[str]:
+    """Levers that `--levers` leaves out, of those that take something off the peak."""
+    allowed, memory = set(options.levers), step.memory
+    # Levers are of one program for all devices.
+    if "auto" in allowed or options.space != "sharding":
+        return
+    is_train_step = Phase.BACKWARD in step.problem.phases
+    has_host = step.context.evaluator.topology.device.host_bytes_per_s > 0
+    bytes_by_lever = {
+        "remat": memory.activation_bytes * is_train_step,
+        "accumulate": memory.activation_bytes * is_train_step,
+        "offload": memory.role_bytes("optimizer state") * has_host,
+    }
+    missing = [
+        name
+        for name, n_bytes in bytes_by_lever.items()
+        if name not in allowed and n_bytes > _MUCH_SHARE * memory.peak_bytes
+    ]
+    if missing:
+        yield (
+            f"--levers {','.join(options.levers) or 'none'} rules out {' and '.join(missing)}, "
+            "which may make it fit: plan without --levers, or with "
+            f"--levers {','.join((*options.levers, *missing))}"
         )
 
 

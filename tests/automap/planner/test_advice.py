@@ -2,6 +2,7 @@
 fits.
 """
 
+import dataclasses
 import re
 
 from click.testing import CliRunner
@@ -92,6 +93,30 @@ def test_a_plan_with_all_state_split_that_was_not_priced_is_named():
     assert "a batch of" not in str(error.value)
     # So it is.
     assert plan_workload(workload, EIGHT, limits).predicted.fits
+
+
+def test_levers_that_were_ruled_out_are_named(large):
+    limit_bytes, text = large
+    assert "--levers none rules out remat and accumulate, which may make it fit" in text
+    step = trace_step(*llama_tiny(**LONG))
+    given = Options(strategy="greedy", memory_limit_bytes=limit_bytes)
+    with pytest.raises(InfeasiblePlanError) as error:
+        plan_workload(step, FOUR, dataclasses.replace(given, levers=("offload",)))
+    assert "with --levers offload,remat,accumulate" in str(error.value)
+    # So it does.
+    followed = dataclasses.replace(given, levers=("offload", "remat", "accumulate"))
+    assert plan_workload(step, FOUR, followed).predicted.fits
+
+
+def test_levers_that_would_not_help_are_not():
+    """Nor any where none is ruled out."""
+    workload = trace_step(*mlp_tiny(batch=16))
+    for levers in ((), ("auto",)):
+        given = Options(strategy="greedy", memory_limit_bytes=1e3, levers=levers)
+        with pytest.raises(InfeasiblePlanError) as error:
+            plan_workload(workload, FOUR, given)
+        assert "remat and accumulate" not in str(error.value)
+        assert ("rules out offload" in str(error.value)) == (not levers)
 
 
 def test_a_step_that_follows_a_lever_fits(large):
