@@ -159,7 +159,10 @@ def _condition(text: str) -> Condition:
     for name in names:
         if name not in known:
             # The name of one machine, of any size; for what is none this says what is allowed.
-            get_topology(name)
+            try:
+                get_topology(name)
+            except TopologyError as error:
+                raise TopologyError(f"--fit: {str(error).removeprefix('topology: ')}") from error
     return _AnyName(frozenset(names))
 
 
@@ -193,10 +196,19 @@ def read_machines(names: Sequence[str], fit: str) -> tuple[Machine, ...]:
     kept = [machine for machine in machines if all(c.holds(machine) for c in conditions)]
     if not kept:
         raise InputError(
-            f"--fit {fit!r}: none of {len(machines)} machines meets it; leave a condition out, or "
-            "name machines with --topology"
+            f"--fit {fit!r}: none of {len(machines)} machines meets it; {_alternatives(conditions)}"
+            "leave a condition out, or name machines with --topology"
         )
     return tuple(sorted(kept, key=lambda machine: machine.topology.device_count))
+
+
+def _alternatives(conditions: Sequence[Condition]) -> str:
+    """How to ask for one name or another, where several are asked for at once."""
+    named = [sorted(c.names) for c in conditions if isinstance(c, _AnyName)]
+    if len(named) < 2:
+        return ""
+    either = "|".join(name for names in named for name in names)
+    return f"a machine has to meet all of them, and alternatives are written as {either}; "
 
 
 def _catalogue(conditions: Sequence[Condition]) -> tuple[str, ...]:
@@ -250,7 +262,9 @@ def read_prices(path: str | Path, machines: Sequence[Machine] = ()) -> Prices:
     try:
         data = tomllib.loads(read_file(path, _MOST_BYTES).decode())
     except (FileError, ValueError, RecursionError) as error:
-        raise InputError(f"{where}: {error}; expected a TOML file as docs/how-to shows") from error
+        raise InputError(
+            f"{where}: {error}; expected a TOML file as docs/how-to/choose-a-machine.md shows"
+        ) from error
     currency, table = data.get("currency", ""), data.get("per_device_hour")
     if not isinstance(currency, str) or len(currency) > 20 or not currency.isprintable():
         raise InputError(f"{where}: currency: got {str(currency)[:40]!r}; allowed: a short text")
@@ -261,9 +275,11 @@ def read_prices(path: str | Path, machines: Sequence[Machine] = ()) -> Prices:
     for name, price in table.items():
         is_number = isinstance(price, int | float) and not isinstance(price, bool)
         if not is_number or not 0 <= price < math.inf:
+            # In quotes is only what is in quotes there: a text that looks like a number is none.
+            got = f"the text {price[:40]!r}" if isinstance(price, str) else str(price)[:40]
             raise InputError(
-                f"{where}: per_device_hour.{name[:40]}: got {str(price)[:40]!r}; allowed: a number "
-                "of at least 0, of money for one device and hour"
+                f"{where}: per_device_hour.{name[:40]}: got {got}; allowed: a number of at least 0 "
+                "without quotes, of money for one device and hour"
             )
     prices = {name.lower(): float(price) for name, price in table.items()}
     _check_are_machines(where, prices, machines)

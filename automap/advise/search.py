@@ -103,9 +103,22 @@ def find_advice(
         if left_out:
             notes.append(f"{deadline.why_over}: {left_out} of {len(rows)} cells were not looked at")
         notes += _search(request, cells, rows, on_progress)
+    notes += _unused_prices(request)
     done = [row for row in rows.values() if row is not None]
     currency = request.prices.currency if request.prices else ""
     return make_advice(request.target, done, request.wanted, currency, notes)
+
+
+def _unused_prices(request: AdviceRequest) -> list[str]:
+    """A note where the prices are of none of the machines."""
+    prices = request.prices
+    if prices is None or any(prices.per_hour(m) is not None for m in request.machines):
+        return []
+    known = ", ".join(prices.per_device_hour)
+    return [
+        f"the file of prices has none of these machines, only {known[:200]}: answers are by "
+        "numbers of devices, and money is left out"
+    ]
 
 
 _Rows = dict[tuple[int | None, Machine], AdviceRow | None]

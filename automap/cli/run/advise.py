@@ -148,9 +148,10 @@ def _print(advice: Advice) -> None:
         star = "*" if id(row) in fronts else ""
         table.add_row(*map(Text, _texts(row, star, has_prices=has_prices)))
     print_table(table)
+    starred = "is as fast and as cheap" if has_prices else "is faster on as few or fewer devices"
     lines = [
         f"{len(best)} of {len({row.machine for row in advice.rows})} machines fit, each with the "
-        "batch that does most; * none is both as fast and as cheap"
+        f"batch that does most; * no other row {starred}"
     ]
     answers = {
         "smallest machine that fits": advice.smallest,

@@ -248,8 +248,22 @@ def test_the_command_prints_answers(tmp_path):
     run = CliRunner().invoke(main, ["advise", *words, *options])
     assert run.exit_code == 0, run.output
     assert "smallest machine that fits: " in run.stdout
+    assert "* no other row is faster on as few or fewer devices" in run.stdout
     again = CliRunner().invoke(main, ["advise", *words, *options, "--json"])
     assert {row["batch"] for row in json.loads(again.stdout)["rows"]} == {64, 128}
+
+
+def test_prices_of_none_of_the_machines_are_said_to_be_so(tmp_path):
+    path = tmp_path / "prices.toml"
+    words = ["advise", "models.mlp:mlp_tiny", "--topology", "2xh100", "--price", str(path)]
+    said = {}
+    for device in ("a100", "h100"):
+        path.write_text(f"[per_device_hour]\n{device} = 2.0\n")
+        said[device] = CliRunner().invoke(main, [*words, "--batch", "64", "--no-cache"]).stdout
+    assert "the file of prices has none of these machines, only a100: answers are" in said["a100"]
+    assert "no other row is faster on as few or fewer devices" in said["a100"]
+    assert "the file of prices" not in said["h100"]
+    assert "no other row is as fast and as cheap" in said["h100"]
 
 
 def test_machines_that_time_did_not_allow_are_not_said_to_be_too_small(tmp_path):
