@@ -19,7 +19,7 @@ What a `shard_map` of the step runs is the user's to split, and is not counted.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 import math
 from typing import Final, Literal
@@ -208,6 +208,30 @@ _ALIKE: Final = "devices do the same work"
 _IDLE: Final = "devices splits nothing"
 
 
+def size_reasons(context: SearchContext, sizes: Sequence[int]) -> Iterator[str]:
+    """What cannot be split over axes of these sizes, as it is too small or does not divide."""
+    problem, candidates = context.space.problem, context.space.candidates
+    leading = [
+        # The leading dimension; 0 of a scalar.
+        (*problem.graph.values[v].dims, 0)[0]
+        for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
+        if role is Role.BATCH
+    ]
+    if leading and max(leading) == 1:
+        yield "the batch has one example"
+    # A class and the part of it that is split around weights alone are one dimension to people.
+    undivided = dict.fromkeys(
+        f"{class_label(context, c)} into {problem.limits[c]} parts"
+        for c in candidates
+        if all(problem.limits[c] % size for size in sizes)
+    )
+    if undivided:
+        rest = f" and {len(undivided) - _SHOWN} more" if len(undivided) > _SHOWN else ""
+        yield f"too small or not divisible: {', '.join([*undivided][:_SHOWN])} at most{rest}"
+    if not candidates:
+        yield "nothing is computed over a dimension of several elements"
+
+
 def same_work(plan: PlanRecord) -> tuple[str, ...]:
     """Those of a plan's warnings that `SameWork` wrote, also of a plan from a file."""
     return tuple(text for text in plan.warnings if _ALIKE in text or _IDLE in text)
@@ -275,24 +299,9 @@ class SameWork:
                 yield name
 
     def _reasons(self, axes: list[str]) -> Iterator[str]:
-        problem, space = self.context.space.problem, self.context.space
+        space = self.context.space
         sizes = [dict(self.point.mesh.axes)[name] for name in axes]
-        leading = [
-            # The leading dimension; 0 of a scalar.
-            (*problem.graph.values[v].dims, 0)[0]
-            for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
-            if role is Role.BATCH
-        ]
-        if leading and max(leading) == 1:
-            yield "the batch has one example"
-        undivided = [
-            f"{class_label(self.context, c)} into {problem.limits[c]} parts"
-            for c in space.candidates
-            if all(problem.limits[c] % size for size in sizes)
-        ]
-        if undivided:
-            rest = f" and {len(undivided) - _SHOWN} more" if len(undivided) > _SHOWN else ""
-            yield f"too small or not divisible: {', '.join(undivided[:_SHOWN])} at most{rest}"
+        yield from size_reasons(self.context, sizes)
         others = sorted(self._others(axes))
         if others:
             seconds, what = others[0]
@@ -305,8 +314,6 @@ class SameWork:
                 if seconds >= now
                 else f"{what} would take {times}: search longer"
             )
-        elif not undivided and not space.candidates:
-            yield "nothing is computed over a dimension of several elements"
 
     def _others(self, axes: list[str]) -> Iterator[tuple[float, str]]:
         """Seconds of a step of the plan with one class more on one of the axes, where it fits."""

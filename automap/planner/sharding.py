@@ -20,6 +20,7 @@ from automap.interrupts import note_interrupts
 from automap.plan.explain import all_the_same_text
 from automap.plan.record import PlanRecord
 from automap.planner.advice import advice, listed
+from automap.planner.decisions import size_reasons
 from automap.planner.records import Outcome, build_plan
 from automap.program.trace import Workload
 from automap.quantities import bytes_text
@@ -354,8 +355,11 @@ def _nothing_found(context: SearchContext, options: Options) -> str:
     what = f"preset {options.preset} does not suit" if options.preset else "no plan was found for"
     topology, known = context.evaluator.topology, context.best_per_preset
     if options.preset:
-        batch = undivided_batch(context.space.problem, topology.device_count)
-        why = "; ".join(["", *batch, f"presets that do: {', '.join(known) or 'none'}"])
+        reasons = undivided_batch(context.space.problem, topology.device_count)
+        if not known:
+            sizes = {size for mesh in context.meshes for size in mesh.sizes if size > 1}
+            reasons = dict.fromkeys([*reasons, *size_reasons(context, sorted(sizes))])
+        why = "; ".join(["", *reasons, f"presets that do: {', '.join(known) or 'none'}"])
     else:
         why = "; choose another mesh"
     return f"{what} this workload on {topology.name}{why}"

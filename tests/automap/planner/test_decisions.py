@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import automap
+from automap.errors import InputError
 from models import mlp
 
 
@@ -102,3 +103,41 @@ def test_parameters_without_optimizer_state_have_none_stored_split():
 
 def plan_decisions(plan):
     return plan.explain().split("\ndecisions:")[1]
+
+
+def test_a_dimension_that_is_also_split_around_its_weights_is_named_once():
+    def experts(params, x):
+        def loss(p):
+            gates = jax.nn.softmax(x @ p["gate"])
+            chosen = jnp.argmax(gates, -1)
+            order = jnp.argsort(chosen)
+            sizes = jnp.bincount(chosen, length=4).astype(jnp.int32)
+            hidden = jax.lax.ragged_dot(
+                jax.nn.relu(jax.lax.ragged_dot(x[order], p["up"], sizes)), p["down"], sizes
+            )
+            return jnp.mean((hidden[jnp.argsort(order)] * gates.max(-1, keepdims=True)) ** 2)
+
+        return jax.tree.map(lambda p, g: p - 0.1 * g, params, jax.grad(loss)(params))
+
+    params = {"gate": array(32, 4), "up": array(4, 32, 48), "down": array(4, 48, 32)}
+    plan = automap.plan(experts, (params, array(96, 32)), topology="cpu:8")
+    (text,) = (part for part in plan.warnings if "not divisible" in part)
+    assert text.count("[0]['down'][0] into 4 parts") == 1
+    assert "[0]['up'][0] into 4 parts" in text and " more;" not in text
+
+
+@pytest.mark.parametrize(
+    ("weight", "x", "expected"),
+    [
+        (array(3, 5), array(1, 3), "the batch has one example; too small or not divisible: "),
+        (array(7, 5), array(9, 7), r"as 16; too small or not divisible: .*, batch into 9 parts"),
+        (array(), array(), "nothing is computed over a dimension of several elements"),
+    ],
+)
+def test_where_no_preset_suits_the_reason_is_said(weight, x, expected):
+    def train(w, x):
+        value, grad = jax.value_and_grad(lambda w: jnp.mean(jnp.tanh(jnp.dot(x, w)) ** 2))(w)
+        return w - 0.1 * grad, value
+
+    with pytest.raises(InputError, match=f"{expected}.*; presets that do: none"):
+        automap.plan(train, (weight, x), topology="v5e:2x4", preset="zero-3")
