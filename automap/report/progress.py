@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from automap.numba_jit import compilation_heard
 from automap.progress_bar import Bar
-from automap.quantities import number_text
+from automap.quantities import bytes_text, number_text, seconds_text
 from automap.search import SearchContext
 from automap.search.progress import ChoiceProgress
 from automap.terminal import printable
@@ -59,8 +59,8 @@ class SearchProgress(Bar):
             best = context.best.estimate
             is_fitting = context.objective.fits(best)
             which, but = ("fastest", "") if is_fitting else ("smallest", ", does not fit yet")
-            gib = best.peak_bytes / 2**30
-            text += f", {which} {best.step_seconds * 1e3:.3f} ms and {gib:.2f} GiB{but}"
+            peak = bytes_text(round(best.peak_bytes))
+            text += f", {which} {seconds_text(best.step_seconds)} and {peak}{but}"
         # Seconds of processor time, as the budget is, and not of the clock.
         spent = self._budget_seconds - context.seconds_left
         self.progress.update(
@@ -71,7 +71,7 @@ class SearchProgress(Bar):
         """Show which stages are looked at, and the shortest step so far."""
         text = tried.what
         if math.isfinite(tried.best_seconds):
-            text += f", fastest {tried.best_seconds * 1e3:.3f} ms"
+            text += f", fastest {seconds_text(tried.best_seconds)}"
         self.progress.update(
             self.task, description=printable(text), total=tried.of or None, completed=tried.done
         )

@@ -20,7 +20,7 @@ from automap.planner.advice import listed
 from automap.planner.spaces import Comparison, compare_spaces
 from automap.program import Workload
 from automap.program.trace import lower_call, mesh_of_call, without_own_shardings
-from automap.quantities import count_text
+from automap.quantities import bytes_column, count_text, seconds_column
 from automap.report.console import print_table
 from automap.report.progress import SearchProgress
 from automap.step.call import TracedCall
@@ -57,9 +57,9 @@ def run(*, as_json: bool, **given: Any) -> None:
     has_tokens = any(row.tokens_per_second for row in comparison.rows)
     unit = "tokens/s" if has_tokens else "samples/s"
     table = Table("plan", "step", "MFU", unit, "peak memory", "fits")
-    for row in comparison.rows:
-        step = "-" if row.step_seconds is None else f"{row.step_seconds * 1e3:.3f} ms"
-        peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**30:.2f} GiB"
+    steps = seconds_column([row.step_seconds for row in comparison.rows])
+    peaks = bytes_column([row.peak_bytes for row in comparison.rows])
+    for row, step, peak in zip(comparison.rows, steps, peaks, strict=True):
         mfu = "-" if row.mfu is None else mfu_text(row.mfu)
         rate = row.tokens_per_second if has_tokens else row.samples_per_second
         per_second = "-" if rate is None else count_text(rate)
