@@ -100,11 +100,11 @@ def _each(
     graph: Graph, fuser: Fuser, n_bytes: Sequence[int], in_memory: Collection[int]
 ) -> list[Kernel]:
     """Kernels that share nothing; the values `in_memory` are there whatever is fused."""
+    constants = _constants(graph).difference(in_memory)
     stored = _stored(graph, fuser)
-    for value in _moved(graph, fuser):
-        stored[value] |= graph.varies[value]
-    for value in in_memory:
+    for value in (*in_memory, *_moved(graph, fuser)):
         stored[value] = True
+    stored = [here and value not in constants for value, here in enumerate(stored)]
     kept = graph.held.union(in_memory, graph.outputs)
     for op in graph.ops if fuser.products != "bare" else ():
         if op.opcode in CONTRACTIONS and op.outputs[0] not in kept:
@@ -128,9 +128,7 @@ def _each(
         written = [v for v in op.outputs if sources.stored[v]]
         if op.opcode in STRUCTURAL or not (written or fuser.runs_apart(graph, op)):
             continue
-        if not written and _is_constant(graph, op):
-            continue
-        if graph.unread.issuperset(op.outputs):
+        if graph.unread.issuperset(op.outputs) or constants.issuperset(op.outputs):
             continue
         # What a product makes is at hand where its kernel stacks it.
         positions = () if index in in_products else range(len(op.inputs))
@@ -285,18 +283,16 @@ def _stored(graph: Graph, fuser: Fuser) -> list[bool]:
         elif op.opcode in STORES_RESULT:
             for value in op.outputs:
                 stored[value] = True
-    for op in graph.ops:
-        if _is_constant(graph, op):
-            for value in op.outputs:
-                stored[value] &= value in graph.held or value in graph.outputs
     return stored
 
 
-def _is_constant(graph: Graph, op: Op) -> bool:
-    """Whether an op makes the same in every step: a compiler computes that itself, or where it is
-    used. Nobody knows it of a call.
+def _constants(graph: Graph) -> frozenset[int]:
+    """What is the same in every step, and no result: a compiler computes that itself, or where it
+    is used. Nobody knows it of a call.
     """
-    return op.opcode != CUSTOM_CALL and not any(graph.varies[v] for v in op.outputs)
+    kept = graph.held.union(graph.outputs)
+    made = (v for op in graph.ops if op.opcode != CUSTOM_CALL for v in op.outputs)
+    return frozenset(v for v in made if v not in kept and not graph.varies[v])
 
 
 def _moved(graph: Graph, fuser: Fuser) -> Iterator[int]:
