@@ -22,6 +22,9 @@ a step can only be lowered for devices that are there, and compiled in the same 
 has its own batches and heads instead                               -> in: `attention_per_device`
 
     y = shard_map(attention)(q, k, v, ...)      with the sharding of q that the plan gives the call
+
+Axes that split the H heads of queries, major first, split the K heads of keys; where each device
+has one of those, the axes that follow split the H / K queries of it alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -286,9 +289,11 @@ def attention_per_device(eqn: Any, mesh: Mesh | AbstractMesh, queries: tuple[Axe
             f"cuDNN's attention with queries split over {queries}; allowed: batch and heads. Was "
             "the plan edited? Plan again"
         )
-    specs = [_attention_spec(eqn, atom, batch, heads) for atom in (*eqn.invars, *eqn.outvars)]
+    key_heads = _axes_of_keys(eqn, heads, mesh)
+    atoms = (*eqn.invars, *eqn.outvars)
+    specs = [_attention_spec(eqn, atom, batch, heads, key_heads) for atom in atoms]
     results = specs[len(eqn.invars) :]
-    # What samples or heads share, as a bias or a single head of keys, gets the gradients of all.
+    # What samples or heads share, as a bias or a head of keys, gets the gradients of all.
     summed = [_summed(spec, batch, heads) for spec in results]
 
     def attention(*operands: Any) -> list[Any]:
@@ -308,7 +313,29 @@ def attention_per_device(eqn: Any, mesh: Mesh | AbstractMesh, queries: tuple[Axe
     return mapped.replace(invars=eqn.invars, outvars=eqn.outvars, source_info=eqn.source_info)
 
 
-def _attention_spec(eqn: Any, atom: Any, batch: Axes, heads: Axes) -> PartitionSpec:
+def _axes_of_keys(eqn: Any, heads: Axes, mesh: Mesh | AbstractMesh) -> Axes:
+    """The axes of query heads that split key heads too.
+
+    Raises `PlanError` if a device would have query heads of parts of several key heads.
+    """
+    (n_heads, n_keys), parts = (eqn.invars[n].aval.shape[2] for n in (_QUERY, _KEY)), 1
+    for number, name in enumerate(heads):
+        if parts == n_keys and n_heads % _size(mesh, heads) == 0:
+            return heads[:number]
+        parts *= mesh.shape[name]
+        if n_keys % parts:
+            raise PlanError(
+                f"cuDNN's attention of {n_heads} heads of queries and {n_keys} of keys, split over "
+                f"{', '.join(f'{name}={mesh.shape[name]}' for name in heads)}; allowed: axes that "
+                "divide the heads of keys, and behind them, where these are split into single "
+                "heads, axes that divide the queries of each. Was the plan edited? Plan again"
+            )
+    return heads
+
+
+def _attention_spec(
+    eqn: Any, atom: Any, batch: Axes, heads: Axes, axes_of_keys: Axes
+) -> PartitionSpec:
     """How one of its operands or results is split."""
     samples, _, n_heads, _ = eqn.invars[_QUERY].aval.shape
     key_heads, dims = eqn.invars[_KEY].aval.shape[2], atom.aval.shape
@@ -320,7 +347,8 @@ def _attention_spec(eqn: Any, atom: Any, batch: Axes, heads: Axes) -> PartitionS
     place = 1 if is_bias or len(dims) == 3 else 2
     if len(dims) < 3 or dims[place] not in (n_heads, key_heads):
         return PartitionSpec(first)
-    return PartitionSpec(first, *[()] * (place - 1), heads if dims[place] > 1 else ())
+    own = heads if dims[place] == n_heads else axes_of_keys
+    return PartitionSpec(first, *[()] * (place - 1), own if dims[place] > 1 else ())
 
 
 def _summed(spec: PartitionSpec, batch: Axes, heads: Axes) -> Axes:

@@ -32,7 +32,6 @@ equation cannot be constrained and is returned as a warning.
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from automap.cost.edges import majors
 from automap.jaxpr.spread import spread_number
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from automap.planner.transitions import Transition, moved_values, transitions
@@ -198,7 +197,7 @@ def _as_used(sharded: ShardedGraph, value: int) -> Iterator[AxesPerDim]:
     for user in graph.users[value]:
         for operand, dims in zip(graph.ops[user].inputs, rules[user].operands):
             if operand == value:
-                yield sharded.axes_in_op(user, value, majors(dims))
+                yield sharded.axes_in_op(user, value, dims)
 
 
 def _is_at_end(graph: Graph, change: Transition) -> bool:

@@ -185,13 +185,19 @@ def class_label(context: SearchContext, group_class: int) -> str:
     space = context.space
     if group_class == space.problem.batch_class:
         return "batch"
-    return space.label(group_class) or _tensor_label(space.problem, group_class)
+    label = space.label(group_class) or _tensor_label(space.problem, group_class)
+    if group_class not in space.problem.outer_parts:
+        return label
+    _, parts = space.problem.outer_parts[group_class]
+    return f"{label} in each of its {parts} parts"
 
 
 def _tensor_label(problem: Problem, group_class: int) -> str:
     """The largest tensor that holds a class of no input, and on which dimension."""
     # A node is a dimension of a value. They are numbered value by value, from `node_offset` on.
-    nodes = np.flatnonzero(problem.compute_class_of_node == group_class)
+    is_grouped = group_class in problem.outer_parts
+    classes = problem.regional_class_of_node if is_grouped else problem.compute_class_of_node
+    nodes = np.flatnonzero(classes == group_class)
     offset = problem.linkage.node_offset
     owners = np.searchsorted(offset, nodes, side="right") - 1
     values = problem.graph.values

@@ -20,7 +20,7 @@ import math
 
 import numpy as np
 
-from automap.cost.edges import AtOnce, Edges
+from automap.cost.edges import AtOnce, Edges, inners, majors
 from automap.cost.shardings import Shardings
 from automap.cost.tables import Tables
 from automap.cost.traffic.flows import dims_held
@@ -107,8 +107,16 @@ class ShardedGraph:
                 return 2
             return 1 if parameter in kept else 0
 
+        # An axis inside of what others split is minor to them (`hlo_tools.analyses.grouped`).
+        def is_inside(axis: int) -> bool:
+            return (
+                regional in self.problem.outer_parts
+                and regional in self.split_classes.classes[axis]
+            )
+
         rank = self._rank_of_axis(compute)
-        return tuple(names[a] for a in sorted(axes, key=lambda a: (-lifetime(a), rank[a])))
+        order = sorted(axes, key=lambda a: (-lifetime(a), is_inside(a), rank[a]))
+        return tuple(names[a] for a in order)
 
     def _rank_of_axis(self, compute_class: int) -> tuple[int, ...]:
         """Places of the axes on dimensions of a class."""
@@ -308,18 +316,23 @@ class ShardedGraph:
             if f >= 0 and rule.factors[f].kind is FactorKind.REDUCTION
         }
 
-    def axes_in_op(self, op: int, value: int, majors: tuple[int, ...]) -> AxesPerDim:
-        """Axes of each dimension of an operand or result as the op itself has it."""
-        row = self._row_of_value[value]
-        key = self._row_of_op[op], row, majors
+    def axes_in_op(self, op: int, value: int, dims: tuple[tuple[int, ...], ...]) -> AxesPerDim:
+        """Axes of each dimension of an operand or result, of these factors, as the op itself has
+        it.
+        """
+        row, major = self._row_of_value[value], majors(dims)
+        inner = inners(self.problem, op, dims) or (-1,) * len(dims)
+        key = self._row_of_op[op], row, (*major, *inner)
         axes = self._axes_in_op_by_rows.get(key)
         if axes is None:
             factors, classes = self._factors(op), self.tables.value_rows[row]
             axes = self._axes_in_op_by_rows[key] = tuple(
-                # An axis splits the dimension whose major factor it splits; -1 stands for no factor
-                # on either side.
-                self._ordered([a for a, f in enumerate(factors) if f == major >= 0], classes[dim])
-                for dim, major in enumerate(majors)
+                # An axis splits the dimension whose major factor it splits, or the one inside of
+                # that; -1 stands for no factor on either side.
+                self._ordered(
+                    [a for a, f in enumerate(factors) if f in own and f >= 0], classes[dim]
+                )
+                for dim, own in enumerate(zip(major, inner))
             )
         return _as_imposed(self.problem.imposed.running_spec(op, value), axes)
 

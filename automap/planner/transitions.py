@@ -9,7 +9,6 @@ leaves (`made<j>`). `automap.planner.constraints` says at which equation of the 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from automap.cost.edges import majors
 from automap.planner.sharded_graph import AxesPerDim, ShardedGraph
 from hlo_tools.analyses.storage import Side
 from hlo_tools.graph import Graph, HandOver
@@ -71,7 +70,7 @@ def moved_values(sharded: ShardedGraph) -> set[int]:
                 if graph.varies[value] and not is_kept and value not in moved:
                     kept, run = (
                         sharded.value_axes(value),
-                        sharded.axes_in_op(index, value, majors(dims)),
+                        sharded.axes_in_op(index, value, dims),
                     )
                     if _is_split_more(run, kept) if is_stored else kept != run:
                         moved.add(value)
@@ -158,7 +157,7 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
     for number, (value, dims) in enumerate(zip(op.outputs, rule.results)):
         # Scalars are whole everywhere, and what depends on no input costs nothing to make anywhere.
         if (varies[value] or value in moved) and dims:
-            kept, run = sharded.value_axes(value), sharded.axes_in_op(index, value, majors(dims))
+            kept, run = sharded.value_axes(value), sharded.axes_in_op(index, value, dims)
             # Pinned though it is kept as it is made, where another op's view would otherwise be
             # propagated back into this one.
             if kept != run or value in moved or slides:
@@ -169,7 +168,7 @@ def transitions(sharded: ShardedGraph, index: int, moved: Collection[int]) -> Se
     for number, (value, dims) in enumerate(zip(op.inputs, rule.operands)):
         # Of a convolution that is written out all operands have to be known, constants too.
         if (varies[value] or is_written_out) and dims:
-            kept, run = sharded.value_axes(value), sharded.axes_in_op(index, value, majors(dims))
+            kept, run = sharded.value_axes(value), sharded.axes_in_op(index, value, dims)
             # Axes the op splits and the tensor does not are slices, which need no help.
             is_change = _is_split_more(kept, run)
             # What enters or leaves a loop has no op that makes it: it is pinned from its first use
@@ -196,7 +195,7 @@ def _around_constraint(sharded: ShardedGraph, index: int) -> Sequence[Transition
     graph, op = sharded.problem.graph, sharded.problem.graph.ops[index]
     (operand,), (result,) = op.inputs, op.outputs
     dims = sharded.problem.linkage.rules[index].operands[0]
-    run, kept = sharded.axes_in_op(index, operand, majors(dims)), sharded.value_axes(result)
+    run, kept = sharded.axes_in_op(index, operand, dims), sharded.value_axes(result)
     if not graph.varies[result] or not dims:
         return ()
     constraints = []
@@ -236,9 +235,7 @@ def _is_met(sharded: ShardedGraph, operand: int, result: int, spec: AxesPerDim) 
             views = [sharded.value_axes(result)]
         else:
             operands = zip(op.inputs, sharded.problem.linkage.rules[user].operands)
-            views = [
-                sharded.axes_in_op(user, v, majors(dims)) for v, dims in operands if v == result
-            ]
+            views = [sharded.axes_in_op(user, v, dims) for v, dims in operands if v == result]
         if spec in views:
             return True
     return False

@@ -118,9 +118,23 @@ class Problem:
                 index = first + int(class_by_group[group])
                 # gcd(0, n) = n: a class begins without a limit.
                 limits[index] = np.gcd(limits[index], limit)
-        # A region is split as its class would be.
+        # A region is split as its class would be, but for one inside of what the class splits.
         limits[self.n_split :] = limits[list(self.regions.classes)]
+        for number, own in enumerate(self.regions.classes, self.n_split):
+            if own in self.regions.grouped:
+                limits[number] = self.regions.grouped[own].limit
         return limits
+
+    @cached_property
+    def outer_parts(self) -> Mapping[int, tuple[int, int]]:
+        """By regional class of a grouped dimension (`hlo_tools.analyses.grouped`): the compute
+        class outside of it, and into how many parts that has to be split.
+        """
+        return {
+            number: (own, self.regions.grouped[own].outer)
+            for number, own in enumerate(self.regions.classes, self.n_split)
+            if own in self.regions.grouped
+        }
 
     @cached_property
     def compute_class_of_node(self) -> np.ndarray:

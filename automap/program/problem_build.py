@@ -10,7 +10,7 @@ classes are only worked on for examples of the batch, is a parameter         -> 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,13 +26,14 @@ from automap.program.work import shared_work, step_work
 from automap.step.own_shardings import ImposedEnds
 from hlo_tools.analyses.conflicts import self_conflicts
 from hlo_tools.analyses.folding import fold, fold_storage
+from hlo_tools.analyses.grouped import with_grouped
 from hlo_tools.analyses.interleaved import interleaved_rules
 from hlo_tools.analyses.linkage import Linkage, link, op_rules
 from hlo_tools.analyses.phases import Phase, phases
 from hlo_tools.analyses.regions import Regions, regions
 from hlo_tools.analyses.roles import Role, match_state, roles
 from hlo_tools.analyses.storage import Storage, storage
-from hlo_tools.graph import Graph, flatten
+from hlo_tools.graph import Graph, Op, flatten
 from hlo_tools.module import Module
 from hlo_tools.opcodes import NO_RULE_NEEDED
 from hlo_tools.rules import CallRules, Notation, find_rule
@@ -74,7 +75,8 @@ def build_problem(
     class_of_group = _classes(linkage, layers)
     input_roles = roles(graph, op_phases, state_map, rng_inputs)
     input_roles = with_frozen(linkage, class_of_group, op_phases, input_roles)
-    linked = _linked(linkage, class_of_group, op_phases, input_roles, state_map, layers)
+    targets = frozenset(kernel.target for kernel in kernels)
+    linked = _linked(linkage, class_of_group, op_phases, input_roles, state_map, layers, targets)
     unknown = (*_unknown_ops(graph, call_rules), *_whole_kernels(graph, kernels))
     # What the caller says it donates, else what the program itself says.
     given = graph.donated if donated is None else donated
@@ -93,7 +95,7 @@ def build_problem(
         imposed=imposed(graph, ends or ImposedEnds(), state_map),
         own_collectives=own_collectives(graph, manual_sizes),
         layers=layers,
-        kernels=frozenset(kernel.target for kernel in kernels),
+        kernels=targets,
         unknown=unknown,
         warnings=(
             *warnings,
@@ -126,6 +128,7 @@ def _linked(
     input_roles: tuple[Role, ...],
     state_map: Mapping[int, int],
     layers: Layers,
+    kernels: frozenset[str],
 ) -> _Linked:
     stored = storage(linkage, op_phases, input_roles, state_map)
     class_of_storage_group = (
@@ -133,8 +136,21 @@ def _linked(
         if layers == "folded"
         else np.arange(len(stored.limits))
     )
-    weight_regions = regions(linkage, stored.side, class_of_group)
-    return _Linked(linkage, stored, class_of_group, class_of_storage_group, weight_regions)
+    around_weights = regions(linkage, stored.side, class_of_group)
+    each = with_grouped(around_weights, linkage, class_of_group, _runs_per_device(kernels))
+    return _Linked(linkage, stored, class_of_group, class_of_storage_group, each)
+
+
+def _runs_per_device(kernels: frozenset[str]) -> Callable[[Op], bool]:
+    """Whether an operation is cuDNN's attention or one of `kernels`, the targets of those of
+    Pallas (`automap.jaxpr.kernels`).
+    """
+
+    def runs(op: Op) -> bool:
+        attributes = op.instruction.attributes
+        return attributes.attention is not None or attributes.custom_call_target in kernels
+
+    return runs
 
 
 def interleaved(problem: Problem) -> Problem:
@@ -149,6 +165,7 @@ def interleaved(problem: Problem) -> Problem:
         problem.roles,
         problem.state_map,
         problem.layers,
+        problem.kernels,
     )
     return replace(
         problem,

@@ -18,7 +18,7 @@ import numpy as np
 
 from automap.cost.evaluate import Evaluator
 from automap.cost.shardings import shardings
-from automap.search.factored.barriers import pin_barriers, pins_by_value_row, shared_size_barriers
+from automap.search.factored.barriers import pin_barriers, pins_by_value_row, validity_barriers
 from automap.search.factored.cells import Rows
 from automap.search.factored.codes import Group
 from automap.search.factored.eliminate import Elimination, Table, elimination_order
@@ -144,7 +144,7 @@ class _Choices:
     @staticmethod
     def left_by(pinned: Pinned, mesh: Mesh) -> "_Choices":
         variables = mesh_variables(pinned.space, mesh)
-        barriers = [*_barriers(pinned, variables), *shared_size_barriers(variables)]
+        barriers = [*_barriers(pinned, variables), *validity_barriers(variables)]
         # Arc consistency: choices that a barrier rules out whatever the others are go first, until
         # none goes. What is left is small enough to eliminate.
         kept = [np.ones(size, bool) for size in variables.sizes]

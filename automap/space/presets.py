@@ -124,7 +124,8 @@ def _expert_parallel(space: Space, mesh: Mesh) -> Sequence[Point]:
     points = []
     for axis in _feature_axes(mesh):
         size = mesh.sizes[axis]
-        experts = [c for c in space.regional if space.problem.limits[c] % size == 0]
+        regional = [c for c in space.regional if c not in space.problem.outer_parts]
+        experts = [c for c in regional if space.problem.limits[c] % size == 0]
         if experts:
             # Experts before the batch: around their weights tokens are exchanged, and all else
             # stays data-parallel.

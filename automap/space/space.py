@@ -72,12 +72,15 @@ class Space:
             for c, n in weight.items()
             if not n
             and c not in (*batches, *problem.loop_classes)
-            and sum(done.get(same, 0.0) for same in self._scales.get(c, (c,)))
+            # A regional class is worked on as the class that it is a part of.
+            and sum(
+                done.get(problem.compute_class(same), 0.0) for same in self._scales.get(c, (c,))
+            )
             # An image is one class at each scale: alone each may be too little work to be worth
             # deciding.
             >= default_policy().least_work_of_candidate * total
         ]
-        others.sort(key=lambda c: (-done[c], c))
+        others.sort(key=lambda c: (-done.get(problem.compute_class(c), 0.0), c))
         # Of layers apart each has classes of its own, none of which may be cut off for another's.
         most = default_policy().most_candidates if problem.layers == "folded" else None
         chosen = (*features[:most], *others[:most])
@@ -101,7 +104,9 @@ class Space:
 
     @cached_property
     def regional(self) -> tuple[int, ...]:
-        """Classes that are only split around their weights (experts)."""
+        """Classes that are only split around their weights (experts), or in a grouped dimension
+        (query heads).
+        """
         return tuple(range(self.problem.n_split, self.problem.n_classes))
 
     @cached_property
@@ -189,12 +194,23 @@ class Space:
         return tuple(sorted(classes, key=lambda c: (rank.get(c, len(rank)), c)))
 
     def is_valid(self, point: Point) -> bool:
-        """Whether every class divides, and those that are on one dimension together."""
+        """Whether every class divides, and those that are on one dimension together; and what is
+        inside of another class is split only where that is wholly split, over other axes.
+        """
         parts = _parts(point)
         limits = self.problem.limits
-        return all(limits[c] % n == 0 for c, n in parts.items()) and all(
-            size % (parts.get(outside, 1) * parts.get(inside, 1)) == 0
-            for (outside, inside), size in self.shared_sizes.items()
+        return (
+            all(limits[c] % n == 0 for c, n in parts.items())
+            and all(
+                size % (parts.get(outside, 1) * parts.get(inside, 1)) == 0
+                for (outside, inside), size in self.shared_sizes.items()
+            )
+            and all(
+                parts.get(outside, 1) == n
+                and not any({outside, c} <= {*on} for on in point.compute)
+                for c, (outside, n) in self.problem.outer_parts.items()
+                if c in parts
+            )
         )
 
     @cached_property
@@ -242,18 +258,23 @@ class Space:
         return StoredLeaves(self.leaves, self.problem.n_classes, self.stored_multiple)
 
     def label(self, group_class: int) -> str | None:
-        """The largest parameter or batch dimension of a compute class, as `path[dim]`.
+        """The largest parameter or batch dimension of a compute class, or of a grouped dimension,
+        as `path[dim]`.
 
         Layer numbers are starred if the class covers that dimension in all layers.
         """
         problem = self.problem
-        group_class = problem.compute_class(group_class)
+        classes_by_dim = problem.compute_classes
+        if group_class in problem.outer_parts:
+            classes_by_dim = problem.regional_classes
+        else:
+            group_class = problem.compute_class(group_class)
         names_by_starred_name: dict[str, list[str]] = {}
         others: set[str] = set()
         largest: tuple[int, str] | None = None
         for path, value, role in zip(problem.paths, problem.graph.inputs, problem.roles):
             if role in (Role.PARAMETER, Role.BATCH):
-                for dim, other in enumerate(problem.compute_classes(value)):
+                for dim, other in enumerate(classes_by_dim(value)):
                     name = f"{path}[{dim}]"
                     if other != group_class:
                         others.add(starred(name))

@@ -12,6 +12,8 @@
 `hlo_tools.analyses.folding`      folding: groups that play the same part in repeated layers
                                   share one decision
 `hlo_tools.analyses.fuser`        what a backend's fusion passes do
+`hlo_tools.analyses.grouped`      grouped dimensions: a dimension of two factors, both of which
+                                  axes may split (key heads, and the query heads of each)
 `hlo_tools.analyses.interleaved`  fused dimensions: several equal parts side by side in one
                                   dimension (q, k, v; the gates of an LSTM)
 `hlo_tools.analyses.invariants`   how often a value changes in a step, and the elements of small

@@ -12,7 +12,8 @@ up to those in which a dimension meets others. Sums over a weight or its gradien
 all gradients, are made in parts.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,14 +27,27 @@ from hlo_tools.rules import FactorKind, Rule
 Places = list[tuple[int, int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A region of a grouped dimension (`hlo_tools.analyses.grouped`): the parts into which the
+    class itself has to be split, and into how many the region can be, at most.
+    """
+
+    outer: int
+    limit: int
+
+
 @dataclass(frozen=True)
 class Regions:
     """`class_of_node` [nodes] and `class_of_factor` [ops, factors]: the class whose region holds
-    it, or -1.
+    it, or -1. `grouped` are those of grouped dimensions, by class, and `inner_of_op` the inner
+    factor of operations on them.
     """
 
     class_of_node: np.ndarray
     class_of_factor: np.ndarray
+    grouped: Mapping[int, Grouped] = field(default_factory=dict)
+    inner_of_op: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def classes(self) -> tuple[int, ...]:

@@ -6,9 +6,9 @@ cuDNN's fused attention has a rule of its own, as
 length, heads, features] (queries, keys, values, and in the backward call the forward result and its
 gradient), results of rank four are [batch, heads, length, features]; softmax statistics are [batch,
 heads, length], sequence lengths [batch], a bias [batch or 1, heads or 1, t, s]. Batch and heads
-pass. With fewer key heads than query heads, query heads are (key head, query of it). A gradient of
-what samples or heads share, as of a bias or of a single head of keys, is summed over them
-                                                                            -> in: `cudnn_attention`
+pass. With fewer key heads than query heads, query heads are (key head, query of it), both of which
+pass (`hlo_tools.analyses.grouped`). A gradient of what samples or heads share, as of a bias or of a
+head of keys, is summed over them                                       -> in: `cudnn_attention`
 Its products read the pairs (t, s) of positions that the mask leaves, P of T S:
 
     forward    q k, p v                                2 B H P (d + d_v)

@@ -15,6 +15,7 @@ from automap.cost.edges.table import (
     Partials,
     gathered_bytes,
     highest_rank,
+    inners,
     majors,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "gathered_bytes",
     "halo_exchanges",
     "highest_rank",
+    "inners",
     "majors",
     "operand_edges",
     "result_edges",

@@ -20,6 +20,7 @@ from automap.cost.edges.table import (
     OwnFlow,
     Partials,
     highest_rank,
+    inners,
     last_size,
     majors,
     sized_dims,
@@ -101,6 +102,7 @@ def result_edges(
                     own=_own_flow(problem, index, value),
                     sized=sized(graph, value, op, rule, dims) if is_whole and summed else (),
                     is_handed_on=value in handed_on,
+                    inner=inners(problem, index, dims),
                 )
                 # Not what is made of terms: transposed, added.
                 is_term = bool(summed) and not keeps_elements(graph, op)

@@ -65,6 +65,8 @@ class Edges:
 
     value_row, op_row   the rows of the tensor and of the operation
     factor_of_dim       [edges, rank]: the operation's factor a dimension is major in, -1 if none
+    inner_of_dim        [edges, rank]: the factor inside of it that axes may split as well
+                        (`hlo_tools.analyses.grouped`), -1 if none
     is_reduced          [edges, factors]: whether the operation sums over a factor (of result edges)
     n_bytes             of the whole tensor
     count, trips        of results how often a step sums there, and how often anything else is
@@ -111,6 +113,7 @@ class Edges:
     value_row: np.ndarray
     op_row: np.ndarray
     factor_of_dim: np.ndarray
+    inner_of_dim: np.ndarray
     is_reduced: np.ndarray
     n_bytes: np.ndarray
     count: np.ndarray
@@ -195,6 +198,7 @@ class EdgeKey(NamedTuple):
     own: OwnFlow = OwnFlow()
     sized: tuple[tuple[int, int], ...] = ()
     is_handed_on: bool = False
+    inner: tuple[int, ...] = ()
 
 
 class EdgeList:
@@ -240,9 +244,8 @@ class EdgeList:
     def edges(self) -> Edges:
         """All that was added."""
         n = len(self.index)
-        dims = np.full((n, self.rank), -1, np.int64)
+        dims, inner, groups = np.full((3, n, self.rank), -1, np.int64)
         sizes = np.zeros((n, self.rank), np.int64)
-        groups = np.full((n, self.rank), -1, np.int64)
         reduced = np.zeros((n, self.width), bool)
         alone = np.zeros((n, self.width), bool)
         sums = np.zeros((n, self.width), np.int64)
@@ -250,6 +253,7 @@ class EdgeList:
         scalars = np.zeros((12, n), np.int64)
         for row, key in enumerate(self.index):
             dims[row, : len(key.factor_of_dim)] = key.factor_of_dim
+            inner[row, : len(key.inner)] = key.inner
             for dim, each in enumerate(key.sized):
                 sizes[row, dim], groups[row, dim] = each
             reduced[row, list(key.reduced)] = True
@@ -275,6 +279,7 @@ class EdgeList:
             value_row=scalars[0],
             op_row=scalars[1],
             factor_of_dim=dims,
+            inner_of_dim=inner,
             is_reduced=reduced,
             n_bytes=scalars[2],
             count=np.array(self.counts, np.int64),
@@ -350,9 +355,20 @@ def last_size(graph: Graph, value: int) -> int:
 def majors(dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """The major factor of each dimension, -1 for one that no factor runs over.
 
-    A mesh axis can only split the major factor: parts of a minor one would lie in strides.
+    A mesh axis can only split the major factor: parts of a minor one would lie in strides, unless
+    each device has one part of the major one (`inners`).
     """
     return tuple(factors[0] if factors else -1 for factors in dims)
+
+
+def inners(problem: Problem, op: int, dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The factor of each dimension that an axis may split inside of its major one, -1 for none;
+    nothing for an operation without any.
+    """
+    inner = problem.regions.inner_of_op.get(op)
+    if inner is None:
+        return ()
+    return tuple(inner if inner in factors[1:] else -1 for factors in dims)
 
 
 def highest_rank(problem: Problem) -> int:

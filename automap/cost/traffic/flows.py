@@ -41,7 +41,8 @@ def edge_dims(edges: Edges, sharding: Shardings, axis: int) -> tuple[np.ndarray,
     factor = sharding.factor_of_axis[edges.op_row, axis]
     rows = np.arange(len(dim))
     own = np.where(dim >= 0, edges.factor_of_dim[rows, dim], -1)
-    return dim, own, factor
+    is_inner = (dim >= 0) & (factor >= 0) & (edges.inner_of_dim[rows, dim] == factor)
+    return dim, np.where(is_inner, factor, own), factor
 
 
 def last_dim_splits(
@@ -53,29 +54,37 @@ def last_dim_splits(
     dims = sharding.dim_of_axis[edges.value_row[edge]]
     factors, last_dim = sharding.factor_of_axis[edges.op_row[edge]], edges.last_dim[edge]
     stored = (dims == last_dim[:, None]) & (dims >= 0)
-    last = np.where(last_dim >= 0, edges.factor_of_dim[edge, last_dim], -1)
-    return stored, (factors == last[:, None]) & (factors >= 0)
+    is_last = [
+        factors == np.where(last_dim >= 0, each[edge, last_dim], -1)[:, None]
+        for each in (edges.factor_of_dim, edges.inner_of_dim)
+    ]
+    return stored, (is_last[0] | is_last[1]) & (factors >= 0)
 
 
 def holds(edges: Edges, factor: np.ndarray) -> np.ndarray:
     """Whether a tensor has a dimension of the op's factor."""
     is_held = np.zeros(len(factor), bool)
     # Dimension by dimension: there are few, and numpy's reductions over few are slow.
-    for own in edges.factor_of_dim.T:
+    for own in (*edges.factor_of_dim.T, *edges.inner_of_dim.T):
         is_held |= own == factor
     return is_held & (factor >= 0)
 
 
 def dim_held(edges: Edges, factor: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """The first dimension of a tensor that is major in the op's factor, of edges `where` it is."""
-    return (edges.factor_of_dim[where] == factor[where, None]).argmax(axis=1)
+    """The first dimension of a tensor that is split along the op's factor, of edges `where` one
+    is.
+    """
+    own = factor[where, None]
+    return ((edges.factor_of_dim[where] == own) | (edges.inner_of_dim[where] == own)).argmax(axis=1)
 
 
 def dims_held(edges: Edges, factors: np.ndarray) -> np.ndarray:
-    """The dimension of each edge's tensor that is major in each of its `factors` [edges, n], -1 for
-    none.
+    """The dimension of each edge's tensor that is split along each of its `factors` [edges, n], -1
+    for none.
     """
-    is_held = (edges.factor_of_dim[:, None, :] == factors[:, :, None]) & (factors >= 0)[:, :, None]
+    own = factors[:, :, None]
+    is_held = (edges.factor_of_dim[:, None] == own) | (edges.inner_of_dim[:, None] == own)
+    is_held &= own >= 0
     return np.where(is_held.any(axis=2), is_held.argmax(axis=2), -1)
 
 

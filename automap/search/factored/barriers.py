@@ -1,5 +1,5 @@
 """What is not allowed, as tables of 0 and infinity over the variables: broken pins, and dimensions
-split in too many parts.
+split in too many parts, or inside of what is not split.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,13 @@ def pins_by_value_row(pins: Iterable[Pin], row_of_input: np.ndarray) -> dict[int
     return pins_by_row
 
 
-def shared_size_barriers(variables: Variables) -> Iterator[Table]:
+def validity_barriers(variables: Variables) -> Iterator[Table]:
+    """Barriers of points that are not valid (`automap.space.space.Space.is_valid`)."""
+    yield from _shared_size_barriers(variables)
+    yield from _outer_barriers(variables)
+
+
+def _shared_size_barriers(variables: Variables) -> Iterator[Table]:
     """Barriers of dimensions that two classes split in more parts than divide them."""
     space, sizes = variables.space, variables.mesh.sizes
     for pair, size in space.shared_sizes.items():
@@ -46,3 +52,23 @@ def shared_size_barriers(variables: Variables) -> Iterator[Table]:
             divides = size % np.multiply.outer(first, second) == 0
             if not divides.all():
                 yield Table(scope, np.where(divides, 0.0, np.inf))
+
+
+def _outer_barriers(variables: Variables) -> Iterator[Table]:
+    """Barriers of classes inside of one that is not wholly split, or that is on the same axis."""
+    candidates, sizes = variables.space.candidates, variables.mesh.sizes
+    for inside, (outside, n) in variables.space.problem.outer_parts.items():
+        if inside not in candidates:
+            continue
+        number = candidates.index(inside)
+        masks = np.array(variables.masks[number])
+        if outside not in candidates:
+            yield Table((number,), np.where(masks == 0, 0.0, np.inf))
+            continue
+        other = candidates.index(outside)
+        outer = np.array(variables.masks[other])
+        is_whole = np.array([part_count(m, sizes) == n for m in outer.tolist()])
+        allowed = (masks == 0)[:, None] | is_whole & (masks[:, None] & outer == 0)
+        barrier = np.where(allowed, 0.0, np.inf)
+        scope = tuple(sorted((number, other)))
+        yield Table(scope, barrier if scope == (number, other) else barrier.T)

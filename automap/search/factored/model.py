@@ -26,7 +26,7 @@ from math import prod
 import numpy as np
 
 from automap.cost.evaluate import Evaluator
-from automap.search.factored.barriers import pin_barriers, pins_by_value_row, shared_size_barriers
+from automap.search.factored.barriers import pin_barriers, pins_by_value_row, validity_barriers
 from automap.search.factored.cells import Cell, Rows, make_cells
 from automap.search.factored.codes import Group
 from automap.search.factored.eliminate import Table
@@ -199,7 +199,7 @@ class Model:
             for barrier in pin_barriers(mesh_group, variables, pins_by_row)
         ]
         is_complete = len(groups) == len(self.groups)
-        barriers = (*pins, *shared_size_barriers(variables))
+        barriers = (*pins, *validity_barriers(variables))
         return Factored(variables, tuple(terms), barriers, is_complete)
 
     def _group_on_mesh(self, group: Group, variables: Variables, stored: LeafStorage) -> MeshGroup:

@@ -28,6 +28,8 @@ F32, BF16 = jnp.float32, jnp.bfloat16
 FORMS = {
     "plain": (H, (0,)),
     "grouped heads": (2, (0,)),
+    "grouped heads and a bias of all of them": (2, (B, 1, T, T)),
+    "grouped heads and a bias of all samples": (2, (1, H, T, T)),
     "one head of keys": (1, (0,)),
     "bias of all samples": (H, (1, H, T, T)),
     "bias of all heads": (H, (B, 1, T, T)),
@@ -104,10 +106,20 @@ def _run(eqn, operands):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("axes", [("data", ""), ("", "model"), ("data", "model")])
+@pytest.mark.parametrize(
+    "axes",
+    [
+        (("data",), ()),
+        ((), ("model",)),
+        (("data",), ("model",)),
+        # Where there are two heads of keys the second axis splits the queries of each.
+        ((), ("data", "model")),
+        ((), ("model", "data")),
+    ],
+)
 def test_it_equals_one_device(form, axes):
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    batch, heads = (((name,) if name else ()) for name in axes)
+    batch, heads = axes
     rng = np.random.default_rng(0)
     forward, backward = _attention(form)
     assert len(backward.outvars) == (4 if FORMS[form][1] != (0,) else 3)
@@ -129,6 +141,13 @@ def test_positions_are_not_split():
     mesh = jax.sharding.AbstractMesh((2,), ("data",))
     with pytest.raises(PlanError, match="allowed: batch and heads"):
         attention_per_device(_attention("plain")[0], mesh, ((), ("data",), (), ()))
+
+
+@pytest.mark.parametrize(("form", "parts"), [("grouped heads", 4), ("plain", 16)])
+def test_devices_have_query_heads_of_whole_key_heads_or_of_one(form, parts):
+    mesh = jax.sharding.AbstractMesh((parts,), ("model",))
+    with pytest.raises(PlanError, match=rf"split over model={parts}; allowed: axes that divide"):
+        attention_per_device(_attention(form)[1], mesh, ((), (), ("model",), ()))
 
 
 @pytest.mark.parametrize("preset", ["data-parallel", "megatron", "zero-3"])

@@ -11,12 +11,14 @@ from jax import lax
 import numpy as np
 import pytest
 
+from automap.program import trace_step
 from automap.search.exact.dual import costs
 from automap.search.factored.cells import Rows
 from automap.search.factored.model import Model
 from automap.search.factored.variables import mesh_variables
 from models.dlrm import dlrm_tiny
 from models.gpt import gpt_tiny
+from models.llama import TINY, llama
 from models.moe import moe_tiny
 from models.resnet import resnet_tiny
 from tests.automap.search.brute import search_context
@@ -30,6 +32,12 @@ def constrained():
     return partial(PROGRAMS["in a scan"], lax.with_sharding_constraint, sharding), arguments()
 
 
+def grouped_heads():
+    """cuDNN's attention with fewer heads of keys than devices."""
+    config = replace(TINY, key_heads=2, attention="flash")
+    return llama(config, batch=4, seq=64, dtype="bfloat16").target
+
+
 TARGETS = {
     "constrained": constrained,
     "mlp": mlp,
@@ -39,6 +47,8 @@ TARGETS = {
     "gpt": gpt_tiny,
     # Gathers of parameters in a loop, some of which run beside products.
     "gpt in a loop": partial(gpt_tiny, layers="scanned"),
+    # Queries of each key head are split beside the key heads.
+    "grouped heads": grouped_heads,
     "moe": moe_tiny,
     "dlrm": dlrm_tiny,
     "resnet": resnet_tiny,
@@ -50,6 +60,9 @@ MOST = 1 << 17
 
 @functools.cache
 def problem(name):
+    if name == "grouped heads":
+        # Elsewhere it is written attention.
+        return trace_step(*grouped_heads(), platform="cuda").problem
     return problem_of(*TARGETS[name]())
 
 
