@@ -178,11 +178,12 @@ def _update(uses: _Uses, eqns: set[int], shape: tuple[int, ...]) -> Update:
     # In the order in which they are read, which does not change from run to run.
     read = (v for eqn in ordered for v in eqn.invars if not _is_literal(v))
     outside = dict.fromkeys(v for v in read if v not in made)
+    results = (v for v in jaxpr.outvars if not _is_literal(v))
     return Update(
         eqns=tuple(ordered),
         arrays=tuple(v for v in outside if v.aval.shape),
         scalars=tuple(v for v in outside if not v.aval.shape),
-        outputs=tuple(dict.fromkeys(v for v in jaxpr.outvars if v in made)),
+        outputs=tuple(dict.fromkeys(v for v in results if v in made)),
     )
 
 
