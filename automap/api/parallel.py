@@ -159,9 +159,10 @@ class ParallelStep:
         """Run one step; the first of a kind of call plans it, or loads the cached plan.
 
         At most `automap.step.lru_cache.MAX_ENTRIES` plans are kept; the one that was not used for
-        longest is dropped.
+        longest is dropped. Raises `InputError` inside a transformation of JAX, as `jax.grad`: the
+        step has its gradient in it.
         """
-        entered = self.step.enter(args, kwargs)
+        entered = self.step.enter(args, kwargs).to_run()
         return self._for(entered).run(entered)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:

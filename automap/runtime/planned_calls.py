@@ -165,8 +165,10 @@ class StepUnderPlan(ABC, Generic[Program]):
         self._programs: LRUCache[Program] = LRUCache()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run one step. Raises `PlanError` if it is not the plan's, or its arguments are not."""
-        return self.run(self.step.enter(args, kwargs))
+        """Run one step. Raises `PlanError` if it is not the plan's, or its arguments are not, and
+        `InputError` inside a transformation of JAX.
+        """
+        return self.run(self.step.enter(args, kwargs).to_run())
 
     def init(self, init_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """`init_fn(*args, **kwargs)` with every array made where the plan stores it: no device has

@@ -76,6 +76,18 @@ class StepCall:
             donated_by="a call inside" if own else "the function",
         )
 
+    def to_run(self) -> "StepCall":
+        """The call itself. Raises `InputError` if JAX traces its arrays for another program."""
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in self.leaves):
+            raise InputError(
+                f"{self.step.name}: a planned step was called inside a transformation of JAX "
+                "(jax.grad, jax.jit, jax.vmap, jax.eval_shape, ...), with arrays that are traced; "
+                "allowed: arrays, as a planned step is a program of its own; give "
+                "automap.parallelize, or automap.plan, the whole function, gradient and update "
+                "included, and transform the function that is not planned yet"
+            )
+        return self
+
     def own_result(self, result: Any) -> Any:
         """What the step itself returns, of `function`'s result; the caller's objects are
         updated.

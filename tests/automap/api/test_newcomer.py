@@ -131,3 +131,32 @@ def test_a_plan_made_in_python_is_made_again_in_python():
     plan = automap.plan(train_step, (W, X), topology="cpu:8", preset="data-parallel")
     with pytest.raises(automap.PlanError, match=r'automap\.plan\(step, args, topology="cpu:8"\)'):
         plan.jit(train_step)(W, X[:16])
+
+
+TRANSFORMATIONS = {
+    "grad": lambda step: jax.grad(lambda w: step(w, X)[1])(W),
+    "jit": lambda step: jax.jit(step)(W, X),
+    "vmap": lambda step: jax.vmap(step, in_axes=(None, 0))(W, jnp.stack([X, X])),
+    "eval_shape": lambda step: jax.eval_shape(step, W, X),
+    "make_jaxpr": lambda step: jax.make_jaxpr(step)(W, X),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMATIONS.values(), ids=TRANSFORMATIONS.keys())
+@pytest.mark.parametrize("space", ["sharding", "pipeline", "placement"])
+def test_a_planned_step_inside_a_transformation_says_what_to_plan_instead(space, transform):
+    step = automap.parallelize(train_step, space=space)
+    # Nothing is planned for it.
+    with pytest.raises(automap.InputError, match=r"inside a transformation.*the whole function"):
+        transform(step)
+    with pytest.raises(automap.PlanError, match="no plan yet"):
+        _ = step.plan
+
+
+def test_the_step_of_a_plan_inside_a_transformation_says_what_to_plan_instead():
+    plan = automap.plan(train_step, (W, X), topology="local", preset="data-parallel")
+    step = plan.jit(train_step)
+    for transform in TRANSFORMATIONS.values():
+        with pytest.raises(automap.InputError, match=r"inside a transformation.*the whole"):
+            transform(step)
+    assert step(W, X)[1].shape == ()
