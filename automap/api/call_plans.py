@@ -14,6 +14,7 @@ with one lowering. A file that cannot be read, or is of another step, is a miss:
 and written over, and a link in its place is replaced.
 """
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import cache, partial
@@ -43,11 +44,12 @@ from automap.program.trace import lower_call
 from automap.refine.loop import refined_plan
 from automap.refine.refinement import Refinement, check_can_refine
 from automap.report.progress import SearchProgress
+from automap.runtime.meshes import as_many_devices
 from automap.step.call import TracedCall
 from automap.step.own_shardings import ImposedEnds
 from automap.step.rules import user_rules
 from automap.step.user_mesh import UserMesh
-from automap.topology import Graph, Topology, get_machine, regular
+from automap.topology import Graph, Topology, get_machine, regular, topology_from_devices
 from automap.verify.confirm import (
     CONFIRMED_BY_STAGES,
     Confirmation,
@@ -64,6 +66,23 @@ def as_machine(given: str | Topology | Graph, options: Options) -> Topology | Gr
     checked = checked_machine(given)
     machine = get_machine(checked) if isinstance(checked, str) else checked
     return machine if options.space == "placement" else regular(machine)
+
+
+def machine_with_devices(
+    given: str | Topology | Graph, options: Options, devices: Sequence[Any] | None
+) -> Topology | Graph:
+    """A machine as `as_machine`, of the devices to run on (default: all of JAX's); "local" is these
+    devices.
+
+    Raises `MeshMismatchError` for one that has another number of them.
+    """
+    if given == "local" and devices is not None:
+        given = topology_from_devices(devices)
+    machine = as_machine(given, options)
+    # A search takes its time, and its plan could not run.
+    what = f"the topology {machine.name} has {machine.device_count} devices"
+    as_many_devices(what, machine.device_count, devices)
+    return machine
 
 
 def checked_machine(given: Any) -> str | Topology | Graph:

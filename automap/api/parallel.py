@@ -21,10 +21,10 @@ import warnings
 import jax
 
 from automap.api.call_plans import (
-    as_machine,
     cache_key,
     checked_machine,
     load_cached,
+    machine_with_devices,
     plan_call,
     save_cached,
 )
@@ -66,7 +66,7 @@ def parallelize(
     Args:
         step: the function, when used without parentheses. Its arguments and results may be any
             trees of arrays.
-        topology: as for `plan`; "local" is what JAX sees.
+        topology: as for `plan`; "local" is `devices`.
         cache_dir: a folder to keep plans in; a later process loads them instead of searching.
         devices: devices to run on, by default all that JAX sees; as many as the topology has.
         **options: described in `automap.config`; each has an entry here.
@@ -218,7 +218,7 @@ class ParallelStep:
         return None
 
     def _new_for(self, entered: StepCall, call: TracedCall) -> RunningStep:
-        topology = as_machine(self._topology, self._options)
+        topology = machine_with_devices(self._topology, self._options, self._devices)
         kept = [planned.plan for planned in self._planned.latest_first()]
         if kept:
             warnings.warn(

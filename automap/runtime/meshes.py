@@ -1,6 +1,7 @@
 """A plan's mesh on devices: real, fake, or of a machine that is not there."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any, Final
 
@@ -9,8 +10,9 @@ from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 import numpy as np
 
-from automap.errors import MeshMismatchError, PlanError
+from automap.errors import MeshMismatchError, PlanError, TopologyError
 from automap.plan.record import PlanRecord, Spec
+from automap.topology import topology_from_devices
 
 
 # Platforms of devices as JAX names them, where a topology has another name for it.
@@ -24,13 +26,36 @@ def device_mesh(plan: PlanRecord, devices: Sequence[Any] | None = None) -> Mesh:
 
     Raises `MeshMismatchError` for another number of devices.
     """
-    given = list(jax.devices() if devices is None else devices)
-    if len(given) != plan.mesh.device_count:
-        raise MeshMismatchError(
-            f"the plan is for {plan.mesh.device_count} devices ({dict(plan.mesh.axes)}), "
-            f"{len(given)} are given; pass devices=, or plan again for this topology"
-        )
+    count = plan.mesh.device_count
+    what = f"the plan is for {count} devices ({dict(plan.mesh.axes)})"
+    given = as_many_devices(what, count, devices)
     return mesh_on(given, plan.mesh.axes, plan.mesh.devices)
+
+
+def as_many_devices(what: str, count: int, devices: Sequence[Any] | None) -> list[Any]:
+    """`devices` (default: all of JAX's), which have to be as many as `what`, the beginning of a
+    message, says.
+
+    Raises `MeshMismatchError` for another number, with what can be done about it.
+    """
+    given = list(jax.devices() if devices is None else devices)
+    if len(given) == count:
+        return given
+    name = "local"
+    # Devices that no topology is known for have no name to give.
+    with suppress(TopologyError):
+        name = topology_from_devices(given).name
+    raise MeshMismatchError(
+        f"{what}, {len(given)} are given; {_how_to_give(count)}, or plan for these with "
+        f'topology="{name}"'
+    )
+
+
+def _how_to_give(count: int) -> str:
+    there = len(jax.devices())
+    if there < count:
+        return f"run where there are {count}"
+    return "leave out devices=" if there == count else f"give devices=jax.devices()[:{count}]"
 
 
 def mesh_on(
