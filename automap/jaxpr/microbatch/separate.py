@@ -17,7 +17,6 @@ of that size too                                                    -> in: `_sep
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, Final, Literal
 
 import jax
@@ -56,6 +55,8 @@ SMALLEST = 2
 _PRODUCTS: Final = frozenset({"conv_general_dilated", "dot_general", "ragged_dot"})
 # Of its products in the loops, for a step to gain from microbatches.
 _LEAST_SHARE: Final = 0.5
+# Of the arrays that have been taken for the batch, in a message.
+_MOST_NAMED: Final = 3
 
 # Which samples of the batch are a microbatch: a run of them, or every m-th one, so that each part
 # of a batch that is split in runs has its share of every microbatch.
@@ -129,17 +130,29 @@ def _separated(call: TracedCall, leaves: Leaves, along: _Along) -> MicrobatchPro
     """The program if these leaves are the batch; if the step cannot be traced so, that with the
     state of that size besides, or with those of all but one argument or part of one, which has its
     products in the loops.
+
+    Raises the refusal that says most of the step if there is none: of those with which it can be
+    traced, that of the most leaves.
     """
     try:
         return along(leaves)
-    except _NotTracedError:
-        others = (*with_state(call, leaves), *without_one_part(call, leaves))
-        for other in others:
-            with suppress(NotSeparableError):
-                program = along(other)
-                if _share_in_loops(program) >= _LEAST_SHARE:
-                    return program
-        raise
+    except _NotTracedError as error:
+        not_traced = error
+    refusals: dict[Leaves, NotSeparableError] = {}
+    for other in (*with_state(call, leaves), *without_one_part(call, leaves)):
+        try:
+            program = along(other)
+        except _NotTracedError:
+            # That some arrays of the batch cannot have another size than the rest says nothing.
+            continue
+        except NotSeparableError as refusal:
+            refusals.setdefault(other, refusal)
+            continue
+        if _share_in_loops(program) >= _LEAST_SHARE:
+            return program
+    if refusals:
+        raise refusals[max(refusals, key=len)]
+    raise NotSeparableError(str(not_traced)) from not_traced
 
 
 def _separated_along(
@@ -358,6 +371,13 @@ def other_call(call: TracedCall, batch: tuple[int, ...], samples: int) -> Traced
         return call.with_arrays(arrays)
     except InputError as error:
         raise _NotTracedError(
-            f"the step cannot be traced with {samples} samples instead of {size}: {error}; it "
-            "cannot be run in microbatches if its code depends on the size of the batch"
+            f"the step cannot be traced with {samples} samples instead of {size} in "
+            f"{_named(call, batch)}: {error}; it cannot be run in microbatches if its code depends "
+            "on the size of the batch"
         ) from error
+
+
+def _named(call: TracedCall, leaves: Leaves) -> str:
+    more = len(leaves) - _MOST_NAMED
+    named = ", ".join(call.paths[leaf] for leaf in leaves[:_MOST_NAMED])
+    return f"{named} and {more} more" if more > 0 else named

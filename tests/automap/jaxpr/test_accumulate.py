@@ -299,6 +299,47 @@ def test_a_step_beside_frozen_weights_that_needs_its_batch_whole_is_refused_for_
         accumulated(_call(step, (jnp.ones((16, 4)), base, jnp.ones((8, 16)))), 2)
 
 
+def _spread(w, batch):
+    losses = ((batch["x"] @ w - batch["y"]) ** 2).mean(1)
+    return (losses * batch["weights"]).sum(), {"spread": losses.std(), "each": losses}
+
+
+def _updated_beside_the_losses(w, batch, mask):
+    """What it returns for each sample is taken for an update of the samples' weights."""
+    (_, metrics), gradient = jax.value_and_grad(_spread, has_aux=True)(w, batch)
+    return w - 0.1 * mask * gradient, metrics
+
+
+def _updated(w, batch, mask):
+    updated, metrics = _updated_beside_the_losses(w, batch, mask)
+    return updated, metrics["spread"]
+
+
+@pytest.mark.parametrize(
+    ("step", "width", "mask"),
+    [(_updated_beside_the_losses, 6, jnp.ones(())), (_updated, 16, jnp.ones((16, 4)))],
+    ids=["state as large as the batch", "weights as wide as the batch is large"],
+)
+def test_sizes_of_some_arrays_of_the_batch_alone_are_no_reason_for_a_refusal(step, width, mask):
+    batch = {"x": jnp.ones((16, width)), "y": jnp.ones((16, 4)), "weights": jnp.ones(16)}
+    # Donated arguments alone would be the state.
+    call = traced_call(jax.jit(step), (jnp.ones((width, 4)), batch, mask), {})
+    with pytest.raises(NotSeparableError, match=r"sub at .*\(_spread\): ") as raised:
+        accumulated(call, 2)
+    assert "cannot be traced" not in str(raised.value)
+
+
+def test_a_step_of_one_batch_only_names_the_arrays_that_cannot_have_another_size():
+    def step(w, x, y):
+        return w - 0.1 * jax.grad(lambda w: ((x.reshape(8, 2, 8) @ w - y) ** 2).mean())(w)
+
+    call = _call(step, (jnp.ones((8, 4)), jnp.ones((8, 16)), jnp.ones((8, 2, 4))))
+    match = r"4 samples instead of 8 in \[1\], \[2\]: "
+    with pytest.raises(NotSeparableError, match=match) as raised:
+        accumulated(call, 2)
+    assert raised.type is NotSeparableError
+
+
 @pytest.mark.parametrize("form", ["memory", "projection"])
 def test_of_several_sizes_that_divide_the_batch_is_that_with_most_products_in_the_loop(form):
     """A step is also a sum over what a frozen memory holds, of which nothing is a sample."""
