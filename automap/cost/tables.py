@@ -198,18 +198,26 @@ def _bytes_on_device(graph: Graph, narrow: Sequence[bool], host: HostMemory) -> 
     ]
 
 
-def with_batch(tables: Tables, n_classes: int, batches: Sequence[int], times: float) -> Tables:
-    """The tables as if the batch, of the classes `batches`, had `times` as many examples.
-
-    Operations, bytes and sizes along the batch are multiplied; what else a compiler would do with
-    another size (other kernels, other tiles of sums over rows) stays as it is.
+def holds_classes(rows: np.ndarray, n_classes: int, classes: Sequence[int]) -> np.ndarray:
+    """Whether each dimension of value rows, or factor of op rows, is of one of some classes,
+    [rows, dims].
     """
     # The small part of a class is numbered behind all classes.
-    numbers = [c for b in batches for c in (b, n_classes + 1 + b)]
-    in_dim: np.ndarray = np.any(np.isin(tables.value_rows, numbers), axis=2)
-    in_factor: np.ndarray = np.any(np.isin(tables.op_rows, numbers), axis=2)
-    value_growth = np.where(in_dim.any(axis=1), times, 1.0)
-    op_growth = np.where(in_factor.any(axis=1), times, 1.0)
+    numbers = [number for c in classes for number in (c, n_classes + 1 + c)]
+    return np.asarray(np.isin(rows, numbers).any(axis=2))
+
+
+def with_batch(tables: Tables, n_classes: int, growing: Sequence[int], times: float) -> Tables:
+    """The tables as if the batch, along which the classes `growing` grow, had `times` as many
+    examples.
+
+    Operations, bytes and sizes along the batch are multiplied, for each dimension or factor that
+    holds it: scores of all examples by all grow with the square. What else a compiler would do with
+    another size (other kernels, other tiles of sums over rows) stays as it is.
+    """
+    in_dim = holds_classes(tables.value_rows, n_classes, growing)
+    in_factor = holds_classes(tables.op_rows, n_classes, growing)
+    value_growth, op_growth = times ** in_dim.sum(axis=1), times ** in_factor.sum(axis=1)
     operands, results = (
         replace(
             edges,
@@ -259,7 +267,7 @@ def _kernels_with_batch(
         made & (kernels.product_row >= 0)[:, None], times, 1.0
     )
     bits = in_factor[kernels.op_row] @ (1 << np.arange(in_factor.shape[1]))
-    operands = np.where(kernels.written_factors & bits, times, 1.0)
+    operands = times ** np.bitwise_count(kernels.written_factors & bits)
     factors = in_factor[kernels.op_row]
     sides = kernels.side_sizes.astype(float)
     width = min(sides.shape[2], factors.shape[1])

@@ -2,8 +2,8 @@
 
 Read off the smallest plan that was found (point x on a mesh of N devices):
 
-    peak(s)        bytes of a device under x if what holds examples were s times as large
-                                                                      -> in: `_Step.peak_bytes`
+    peak(s)        bytes of a device under x with s times as many examples: s times those of what
+                   holds them, s^2 of what holds them by each other   -> in: `_Step.peak_bytes`
     batch          the largest b with peak(b / B) within the limit under x, or under a preset with
                    all state split; a multiple of the parts that the plan splits the batch in
     checkpoint     if the backward pass reads what no jax.checkpoint makes again, and that is much
@@ -28,11 +28,14 @@ import numpy as np
 from automap.config import Options
 from automap.cost.memory import ACTIVATION_KIND, Memory, MemoryTimeline
 from automap.cost.shardings import Shardings, shardings
+from automap.cost.tables import holds_classes
 from automap.cost.traffic import Collectives
+from automap.planner.other_batch import is_growth_known
 from automap.program.problem import Problem
+from automap.program.trace import Workload
 from automap.quantities import bytes_text
 from automap.search.context import SearchContext
-from automap.space.batches import batch_classes, batch_size
+from automap.space.batches import batch_size, growing_classes
 from automap.space.point import Point, SplitClasses, StorageLevel
 from automap.space.presets import PRESETS
 from automap.space.space import Space
@@ -51,9 +54,11 @@ _CHECKPOINTED: Final = ("rematted_computation", "checkpoint")
 _STATE: Final = {Role.PARAMETER, Role.OPTIMIZER}
 
 
-def advice(context: SearchContext, point: Point, options: Options) -> tuple[str, ...]:
+def advice(
+    context: SearchContext, workload: Workload, point: Point, options: Options
+) -> tuple[str, ...]:
     """Where the bytes of a plan that does not fit are, and what would make the step fit."""
-    step = _Step(context, context.space.split_classes(point))
+    step = _Step(context, workload, context.space.split_classes(point))
     levers = (
         _presets,
         _all_split,
@@ -80,6 +85,7 @@ class _Step:
     """A step under the smallest plan."""
 
     context: SearchContext
+    workload: Workload
     split_classes: SplitClasses
 
     @property
@@ -118,15 +124,16 @@ class _Step:
         return self.context.evaluator.tables.collectives(self.sharding)
 
     @cached_property
-    def holds_examples(self) -> np.ndarray:
-        """Whether each value row grows with the batch, [rows]."""
-        rows, batches = self.context.evaluator.tables.value_rows, batch_classes(self.problem)
-        return np.asarray(np.isin(rows, batches).reshape(len(rows), -1).any(axis=1))
+    def batch_dimensions(self) -> np.ndarray:
+        """How many dimensions of each value row grow with the batch, [rows]."""
+        evaluator, growing = self.context.evaluator, growing_classes(self.problem)
+        rows = evaluator.tables.value_rows
+        return holds_classes(rows, evaluator.n_classes, growing).sum(axis=1)
 
     def peak_bytes(self, scale: float, timeline: MemoryTimeline | None = None) -> float:
-        """The peak if all that holds examples were `scale` times as large."""
+        """The peak with `scale` times as many examples."""
         # A row that is s times as large takes s times the bytes; how it is padded is taken to stay.
-        scale_by_row = np.where(self.holds_examples, scale, 1.0)
+        scale_by_row = scale**self.batch_dimensions
         evaluator = self.context.evaluator
         tables = evaluator.tables
         # As `Collectives.held_bytes` has them.
@@ -140,6 +147,12 @@ class _Step:
             collectives.held_bytes * scale_by_row[edge_rows],
             collectives.is_repeat,
         )
+
+    @property
+    def is_growth_known(self) -> bool:
+        """Whether all is known that another batch makes larger in memory."""
+        stored = self.context.evaluator.tables.buffers.value
+        return is_growth_known(self.context, self.workload, set(stored[stored >= 0].tolist()))
 
     @cached_property
     def without_activations_bytes(self) -> float:
@@ -265,13 +278,13 @@ def _bfloat16(step: _Step, options: Options) -> Iterator[str]:
 
 def _batch(step: _Step, options: Options) -> Iterator[str]:
     # A plan that fits with the whole batch is said above.
-    if step.fits_all_split:
+    if step.fits_all_split or not step.is_growth_known:
         return
     size, best = batch_size(step.problem), 0
     needed = np.inf
     # The state may take less on another mesh, which leaves more room for examples.
     for split_classes in (step.split_classes, *_split_state(step.context.space, step.devices)):
-        other = _Step(step.context, split_classes)
+        other = replace(step, split_classes=split_classes)
         examples = _largest_batch(other, size)
         if examples > best:
             best, needed = examples, other.peak_bytes(examples / size)

@@ -14,7 +14,8 @@ are waited for their sum is the step.
 
 What would help is priced by the evaluator that has found the plan     -> in: `helpful_changes`
 
-    batch     the same plan with twice as many examples, if that fits
+    batch     the same plan with twice as many examples, if that fits, and if it is known all that
+              grows with them
     machine   the same plan on the fastest other machine of the catalogue with as many devices of
               the same platform on which it fits, if it is faster by rooflines too
     memory    the fastest of all plans that were priced and do not fit, if it is faster
@@ -31,11 +32,13 @@ import numpy as np
 from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.tables import Tables, with_batch
 from automap.plan.rates import ChangeKind, ChangeRecord, LostRecord, RatesRecord
+from automap.planner.other_batch import is_growth_known
 from automap.program.problem import Problem
+from automap.program.trace import Workload
 from automap.program.work import is_rematerialized
 from automap.quantities import bytes_text
 from automap.search.context import Candidate, SearchContext
-from automap.space.batches import batch_size, batch_tokens
+from automap.space.batches import batch_size, batch_tokens, growing_classes
 from automap.space.point import SplitClasses
 from automap.topology import catalogue_machines, get_topology, lies_on
 from automap.topology.model import Topology
@@ -124,14 +127,13 @@ def _repeated_share(tables: Tables) -> np.ndarray:
     return again / np.maximum(tables.kernels.count, 1)
 
 
-def helpful_changes(context: SearchContext, best: Candidate) -> tuple[ChangeRecord, ...]:
+def helpful_changes(
+    context: SearchContext, best: Candidate, workload: Workload
+) -> tuple[ChangeRecord, ...]:
     """At most three changes to a plan that make more samples a second, each of another kind."""
-    rows = [
-        row
-        for change in (_batch, _machine, _memory, _preset, _type)
-        for row in change(context, best)
-        if row.speedup > _LEAST_SPEEDUP
-    ]
+    alone = (row for change in (_machine, _memory, _preset, _type) for row in change(context, best))
+    changes = (*_batch(context, best, workload), *alone)
+    rows = [row for row in changes if row.speedup > _LEAST_SPEEDUP]
     return tuple(sorted(rows, key=lambda row: -row.speedup)[:_MOST_CHANGES])
 
 
@@ -149,12 +151,15 @@ def _row(
     )
 
 
-def _batch(context: SearchContext, best: Candidate) -> Iterator[ChangeRecord]:
+def _batch(context: SearchContext, best: Candidate, workload: Workload) -> Iterator[ChangeRecord]:
     space, evaluator = context.space, context.evaluator
-    size = batch_size(space.problem)
-    if not size:
+    problem, size = space.problem, batch_size(space.problem)
+    kernels = evaluator.tables.program.kernels
+    moved = {access.value for kernel in kernels for access in (*kernel.reads, *kernel.writes)}
+    if not size or not is_growth_known(context, workload, moved):
         return
-    tables = with_batch(evaluator.tables, evaluator.n_classes, space.batches, 2.0)
+    growing = growing_classes(problem)
+    tables = with_batch(evaluator.tables, evaluator.n_classes, growing, 2.0)
     estimate = replace(evaluator, tables=tables).evaluate(space.split_classes(best.point))
     if context.objective.fits(estimate):
         yield _row("batch", f"a batch of {2 * size:,} in place of {size:,}", best, estimate, 2.0)

@@ -353,7 +353,7 @@ def _predicted(outcome: Outcome, split_classes: SplitClasses) -> PredictedRecord
             outcome.topology,
             estimate.step_seconds,
             lost,
-            helpful_changes(outcome.context, outcome.best),
+            helpful_changes(outcome.context, outcome.best, outcome.workload),
         ),
     )
 

@@ -345,7 +345,7 @@ def _nothing_fits(outcome: Outcome, options: Options) -> str:
         "allowed",
         (
             *outcome.warnings,
-            *advice(outcome.context, outcome.best.point, options),
+            *advice(outcome.context, outcome.workload, outcome.best.point, options),
             all_the_same_text(peak_bytes),
         ),
     )

@@ -238,7 +238,7 @@ def add_advice(
     if context.objective.fits(outcome.best.estimate):
         texts = (f"{needed}: plan with --space sharding",)
     else:
-        texts = (needed, *advice(context, outcome.best.point, options))
+        texts = (needed, *advice(context, outcome.workload, outcome.best.point, options))
     return InfeasiblePlanError(listed(str(error), texts))
 
 
@@ -289,7 +289,7 @@ def compare_spaces(
         outcome = _find_sharding(workload, topology, options, on_progress, sharding_deadline)
         rows = [*_rows(outcome), *_pipeline_rows(workload, topology, options, on_stages, deadline)]
     fits = any(row.fits for row in rows)
-    levers = () if fits else advice(outcome.context, outcome.best.point, options)
+    levers = () if fits else advice(outcome.context, outcome.workload, outcome.best.point, options)
     return Comparison(
         rows=tuple(rows),
         notes=(*outcome.context.notes, *outcome.context.kept_preset),

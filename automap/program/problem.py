@@ -199,7 +199,7 @@ class Problem:
         is, or little of the work runs over it, the class of no parameter that most of the work runs
         over, no loop steps along, and that never meets itself.
         """
-        inner = self._inner
+        inner = self.inner_classes
         # Most batch inputs lead with the batch; of equals, not a class that stands inside of one,
         # as a sequence does.
         likely = [c for c in self.leading if c not in self.loop_classes]
@@ -255,7 +255,7 @@ class Problem:
         return votes
 
     @cached_property
-    def _inner(self) -> frozenset[int]:
+    def inner_classes(self) -> frozenset[int]:
         """Classes that some batch input holds on another dimension than its leading one."""
         inputs = zip(self.graph.inputs, self.roles, strict=True)
         batches = (value for value, role in inputs if role is Role.BATCH)

@@ -154,6 +154,23 @@ def program_sha256(call: TracedCall, platform: str, rules: Mapping[str, Notation
     return fingerprint(flatten(module, rules))
 
 
+@collector_paused()
+def larger_graph(workload: Workload, leaves: Sequence[int], platform: str) -> Graph:
+    """The program of a workload's call whose leaves of these numbers are twice as long.
+
+    Raises `InputError` if the step cannot be traced or lowered so.
+    """
+    assert workload.call is not None  # noqa: S101 - the caller has looked
+    arrays = [weak_shape(aval) for aval in workload.call.jaxpr.in_avals]
+    for n in leaves:
+        shape = (2 * arrays[n].shape[0], *arrays[n].shape[1:])
+        arrays[n] = jax.ShapeDtypeStruct(shape, arrays[n].dtype, weak_type=arrays[n].weak_type)
+    call = workload.call.with_arrays(arrays)
+    reemitter = Reemitter(call.jaxpr, workload.rules)
+    module, _ = _module(reemitter, call.jaxpr.in_avals, platform, workload.target)
+    return flatten(module, workload.rules)
+
+
 def without_own_shardings(call: TracedCall, rules: Mapping[str, Notation]) -> TracedCall:
     """The call of the same step with the shardings in its code taken out, those of `shard_map`
     apart, which belong to what its body computes.

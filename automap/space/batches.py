@@ -3,6 +3,7 @@
 The towers of a contrastive loss meet in its logits only, points inside a domain and on its boundary
 never. Who runs such a step data-parallel splits them all.
 
+What another batch makes larger                                        -> in: `growing_classes`
 How much the batch holds: its examples                                      -> in: `batch_size`
 and the positions of its longest sequence of integers                       -> in: `batch_tokens`
 """
@@ -79,6 +80,23 @@ def undivided_batch(problem: Problem, n_devices: int) -> tuple[str, ...]:
         "multiple of "
         f"{multiple} over all of them, as {more}",
     )
+
+
+def growing_classes(problem: Problem) -> tuple[int, ...]:
+    """Classes that are as many times as large as the batch: its own, and those that lead other
+    batch inputs of as many examples, whose work is mostly with the batch, as of a contrastive loss.
+    """
+    size, batches = batch_size(problem), batch_classes(problem)
+    values = problem.graph.values
+    led = (
+        problem.compute_classes(v)[0]
+        for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
+        if role is Role.BATCH and values[v].dims[:1] == (size,)
+    )
+    # What stands inside an input too is a sequence that is as long by chance.
+    others = (c for c in led if c < problem.n_classes and c not in problem.inner_classes)
+    fixed = {*batches, *problem.state_classes}
+    return (*batches, *dict.fromkeys(c for c in others if c not in fixed))
 
 
 def batch_size(problem: Problem) -> int:

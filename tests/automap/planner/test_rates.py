@@ -14,7 +14,7 @@ from automap.cost.tables import build_tables, with_batch
 from automap.planner.records import build_plan
 from automap.planner.sharding import find
 from automap.program.trace import trace_step
-from automap.space.batches import batch_tokens
+from automap.space.batches import batch_tokens, growing_classes
 from automap.topology import get_topology
 from models.llama import llama_tiny
 from models.mlp import mlp_tiny
@@ -137,7 +137,9 @@ def test_another_batch_costs_what_it_does_when_it_is_traced(topology, most_error
     )
     context, point = small.context, small.best.point
     evaluator = context.evaluator
-    tables = with_batch(evaluator.tables, evaluator.n_classes, context.space.batches, 2.0)
+    tables = with_batch(
+        evaluator.tables, evaluator.n_classes, growing_classes(context.space.problem), 2.0
+    )
     split = context.space.split_classes(point)
     scaled = replace(evaluator, tables=tables).evaluate(split)
     # The same program but for the batch, so its classes have the same numbers.
