@@ -295,11 +295,13 @@ def _batch(step: _Step, options: Options) -> Iterator[str]:
 
 def _largest_batch(step: _Step, size: int) -> int:
     """The most examples below `size` that fit under a plan; 0 if none do."""
-    parts = 1
+    batch = step.problem.batch_class
+    # Of a batch that is gone through in parts, each of them is split.
+    parts = 1 if batch is None else max(size // int(step.problem.limits[batch]), 1)
     for axis_size, classes in zip(
         step.split_classes.mesh.sizes, step.split_classes.classes, strict=True
     ):
-        parts *= axis_size if step.problem.batch_class in classes else 1
+        parts *= axis_size if batch in classes else 1
     # Bisection over multiples of the parts that the batch is split in: a peak grows with the batch.
     least, most = 0, (size - 1) // parts
     while least < most:

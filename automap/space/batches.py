@@ -93,15 +93,17 @@ def growing_classes(problem: Problem) -> tuple[int, ...]:
         for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
         if role is Role.BATCH and values[v].dims[:1] == (size,)
     )
-    # What stands inside an input too is a sequence that is as long by chance.
+    # What stands inside an input too is a sequence that is as long by chance, and of what a step
+    # goes through in a loop the parts grow, of which there are as many.
     others = (c for c in led if c < problem.n_classes and c not in problem.inner_classes)
-    fixed = {*batches, *problem.state_classes}
+    fixed = {*batches, *problem.state_classes, *problem.loop_classes}
     return (*batches, *dict.fromkeys(c for c in others if c not in fixed))
 
 
 def batch_size(problem: Problem) -> int:
     """The examples of the batch: the leading dimension of the inputs that hold it, or that a step
-    reshapes to microbatches which it goes through in a loop; 0 without a batch.
+    reshapes to microbatches which it goes through in a loop, or in loops within each other, as
+    where gradients are accumulated over such a step; 0 without a batch.
     """
     batch = problem.batch_class
     if batch is None:
@@ -113,7 +115,24 @@ def batch_size(problem: Problem) -> int:
         if role is Role.BATCH and problem.compute_classes(v)[:1] == (batch,)
     }
     folded = {values[problem.graph.inputs[i]].dims[0] for i in _folded_inputs(problem, batch)}
-    return min(whole or folded, default=int(problem.limits[batch]))
+    nested = _in_nested_loops(problem, batch)
+    return min(whole or folded or nested, default=int(problem.limits[batch]))
+
+
+def _in_nested_loops(problem: Problem, batch: int) -> set[int]:
+    """Sizes of batch inputs whose first dimension is that of a loop, and which hold the batch of
+    that loop several times.
+    """
+    values, limits = problem.graph.values, problem.limits
+    return {
+        dims[0]
+        for v, role in zip(problem.graph.inputs, problem.roles, strict=True)
+        if role is Role.BATCH
+        and (dims := values[v].dims)
+        and (leading := problem.compute_classes(v)[0]) in problem.loop_classes
+        and dims[0] > int(limits[leading])
+        and dims[0] % (int(limits[leading]) * int(limits[batch])) == 0
+    }
 
 
 def _folded_inputs(problem: Problem, batch: int) -> list[int]:

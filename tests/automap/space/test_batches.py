@@ -60,6 +60,28 @@ def _whole_inputs(pins, *, is_apart):
     return [w for w in plan.warnings if "whole on every device" in w], plan.inputs[1].spec
 
 
+@pytest.mark.parametrize("microbatches", [2, 8])
+def test_the_batch_of_loops_in_each_other_is_all_of_it(microbatches):
+    """As where gradients are accumulated over a step that goes through its batch in parts."""
+
+    def step(w, x):
+        def loss(w, part):
+            total, _ = jax.lax.scan(
+                lambda c, p: (c + jnp.tanh(p @ w).mean(), None), 0.0, part.reshape(4, -1, 32)
+            )
+            return total / 4
+
+        def accumulate(total, i):
+            parts = x.reshape(-1, microbatches, 32)
+            part = jax.lax.dynamic_index_in_dim(parts, i, 1, keepdims=False)
+            return total + jax.grad(loss)(w, part), None
+
+        return w - jax.lax.scan(accumulate, jnp.zeros_like(w), jnp.arange(microbatches))[0]
+
+    shapes = (jax.ShapeDtypeStruct((32, 32), "float32"), jax.ShapeDtypeStruct((512, 32), "float32"))
+    assert batch_size(problem_of(step, shapes)) == 512
+
+
 def test_a_batch_that_is_whole_as_it_is_reshaped_to_microbatches_is_told_how_to_be_split():
     (told,), spec = _whole_inputs((), is_apart=False)
     assert spec == (None, None)
