@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 import jax
+from jax.core import Tracer
 
 from automap.errors import InputError
 from automap.jax_compat import static_arguments
@@ -78,7 +79,7 @@ class StepCall:
 
     def to_run(self) -> "StepCall":
         """The call itself. Raises `InputError` if JAX traces its arrays for another program."""
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in self.leaves):
+        if any(isinstance(leaf, Tracer) for leaf in self.leaves):
             raise InputError(
                 f"{self.step.name}: a planned step was called inside a transformation of JAX "
                 "(jax.grad, jax.jit, jax.vmap, jax.eval_shape, ...), with arrays that are traced; "
