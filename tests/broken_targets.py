@@ -80,6 +80,11 @@ def untraceable():
     return lambda x: x @ jnp.ones((3, 3)), (SQUARE,)
 
 
+def computes(size):
+    """Takes a number."""
+    return lambda x: x, (jax.ShapeDtypeStruct((size // 2,), "float32"),)
+
+
 def prints():
     """A step that calls back into Python."""
 

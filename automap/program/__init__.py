@@ -15,8 +15,15 @@
                                  it would divide
 """
 
-from automap.program.target import load_target, target_example
+from automap.program.target import load_target, naming_texts, target_example
 from automap.program.trace import Workload, read_workload, trace_step
 
 
-__all__ = ["Workload", "load_target", "read_workload", "target_example", "trace_step"]
+__all__ = [
+    "Workload",
+    "load_target",
+    "naming_texts",
+    "read_workload",
+    "target_example",
+    "trace_step",
+]

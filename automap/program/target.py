@@ -1,17 +1,18 @@
 """`module:function` -> (step, args): the command line's way to name a workload."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 import importlib
 import inspect
 from pathlib import Path
 import sys
-import traceback
 from types import ModuleType
 from typing import Any
 
 from automap.errors import AutomapError, InputError
 from automap.interrupts import importing
 from automap.step.call import is_jitted
+from automap.step.raised import raised_text
 from automap.step.step import Step
 
 
@@ -49,7 +50,8 @@ def load_target(
         )
     _check_parameters(target, signature, options)
     arguments = {key: _parsed(value) for key, value in options.items()}
-    result = _ran(f"calling {target}", lambda: function(**arguments))
+    with naming_texts(options):
+        result = _ran(f"calling {target}", lambda: function(**arguments))
     if not (isinstance(result, tuple) and len(result) == 2 and callable(result[0])):
         raise InputError(
             f"{target} must return (step, args), a callable and a tuple of its arguments; got "
@@ -61,6 +63,20 @@ def load_target(
             f"{type(result[1]).__name__}; for one argument return (step, (argument,))"
         )
     return result[0], tuple(result[1])
+
+
+@contextmanager
+def naming_texts(options: Mapping[str, str]) -> Iterator[None]:
+    """Add to an `InputError` which of a target's options are no numbers: whoever typed them may not
+    know, and it is JAX that says it late.
+    """
+    try:
+        yield
+    except InputError as error:
+        texts = [f"{name}={text}" for name, text in options.items() if _parsed(text) == text]
+        if not texts:
+            raise
+        raise InputError(f"{error}; passed as text: {', '.join(texts)}") from error
 
 
 def target_example(step: str) -> str:
@@ -152,11 +168,7 @@ def _ran(what: str, run: Callable[[], Any]) -> Any:
         where = f"{error.filename}:{error.lineno}"
         raise InputError(f"{what} failed: syntax error at {where}: {error.msg}") from error
     except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
-        # Where it was raised, which may be in a library.
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        raise InputError(
-            f"{what} failed with {type(error).__name__} at {last.filename}:{last.lineno}: {error}"
-        ) from error
+        raise InputError(f"{what} failed with {raised_text(error)}") from error
 
 
 def _parsed(text: str) -> int | float | str:

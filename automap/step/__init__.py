@@ -11,6 +11,8 @@ its code.
                                  than a limit the least recently used is dropped
 `automap.step.own_shardings`     the shardings that a step was jitted with: `jax.jit(step,
                                  in_shardings=..., out_shardings=...)`
+`automap.step.raised`            what a user's code raised, as one text: the type, the line of
+                                 that code, and what it says
 `automap.step.rules`             the sharding rules that a user gives for custom calls and
                                  jitted functions
 `automap.step.signature`         what makes two calls of a step the same to JAX: trees, shapes,

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import combinations
-from pathlib import Path
-import traceback
 from typing import Any, Literal
 
 import jax
@@ -31,6 +29,7 @@ from automap.jax_compat import (
 )
 from automap.plan.levers import LeversRecord
 from automap.step.own_shardings import ImposedEnds, OwnShardings, own_shardings
+from automap.step.raised import raised_text
 from automap.step.state import match_state
 from automap.step.traced_result import UPDATED
 from automap.step.user_constraints import UserSharding
@@ -185,7 +184,7 @@ def is_jitted(function: Callable[..., Any]) -> bool:
 
 @cache
 def _jitted_type() -> type:
-    return type(jax.jit(_where))
+    return type(jax.jit(_is_donated))
 
 
 def trace_call(
@@ -235,8 +234,8 @@ def _failed(name: str, error: BaseException) -> InputError:
         )
     if not _needs_mesh(error):
         return InputError(
-            f"tracing {name} failed with {type(error).__name__}{_where(error)}: {text}; the step "
-            "must run under jax.jit with these arguments"
+            f"tracing {name} failed with {raised_text(error)}; the step must run under jax.jit "
+            "with these arguments"
         )
     if text.startswith("jit"):
         return InputError(
@@ -352,12 +351,3 @@ def _traced_positions(
             "static ones by keyword"
         )
     return fitting[0]
-
-
-def _where(error: BaseException) -> str:
-    """The last line of the step's own code that an exception came through."""
-    # Frames of JAX and of automap are no help to whoever wrote the step.
-    others = str(Path(jax.__file__).parent), str(Path(__file__).parents[1])
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((*others, "<"))]
-    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""

@@ -20,7 +20,7 @@ from automap.cli.run.target import hide_accelerators, is_program_file, names_and
 from automap.errors import InfeasiblePlanError, InputError
 from automap.plan.codec import encode
 from automap.plan.rates import mfu_text
-from automap.program import Workload, load_target, read_workload
+from automap.program import Workload, load_target, naming_texts, read_workload
 from automap.program.contained import contained
 from automap.program.trace import lower_call
 from automap.progress_bar import Bar
@@ -133,7 +133,8 @@ class _Programs:
                 f"--batch: {error}; say with --batch-arg which parameter is the batch, or leave "
                 "--batch out"
             ) from error
-        return traced_call(step, args, name=self._target)
+        with naming_texts(given):
+            return traced_call(step, args, name=self._target)
 
 
 def _print(advice: Advice) -> None:

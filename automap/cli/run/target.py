@@ -20,7 +20,7 @@ import jax
 from automap.config import Options, read_options
 from automap.errors import InputError, PlanError
 from automap.plan.record import PlanRecord
-from automap.program import Workload, load_target, read_workload, target_example
+from automap.program import Workload, load_target, naming_texts, read_workload, target_example
 from automap.program.contained import contained
 from automap.program.trace import lower_call
 from automap.step.call import TracedCall
@@ -148,7 +148,8 @@ def read_target(request: Request) -> tuple[Workload, TracedCall | None]:
     # exit.
     with contained():
         step, args = load_target(target, given)
-        call = traced_call(step, args, mesh=options.axes, name=target)
+        with naming_texts(given):
+            call = traced_call(step, args, mesh=options.axes, name=target)
         workload = lower_call(
             call,
             platform=request.topology.platform,

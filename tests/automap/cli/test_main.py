@@ -182,6 +182,11 @@ def test_an_hlo_dump_is_planned_without_its_source(tmp_path):
             "given as 8 already",
         ),
         (
+            ["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--arg", "batch=abc"],
+            2,
+            "passed as text: batch=abc",
+        ),
+        (
             ["plan", "tests.broken_targets:needs", "--topology", "v5e:2x4"],
             2,
             "pass --arg batch=VALUE",
@@ -195,6 +200,11 @@ def test_an_hlo_dump_is_planned_without_its_source(tmp_path):
             ["plan", "tests.broken_targets:no_tuple", "--topology", "v5e:2x4"],
             2,
             "a tuple of arguments",
+        ),
+        (
+            ["plan", "tests.broken_targets:computes", "--topology", "v5e:2x4", "--arg", "size=8k"],
+            2,
+            "unsupported operand type(s) for //: 'str' and 'int'; passed as text: size=8k",
         ),
         (["plan", "tests.broken_targets:untraceable", "--topology", "v5e:2x4"], 2, "tracing"),
     ],
