@@ -3,6 +3,7 @@ its middle value, with as many decimals as the smallest needs.
 """
 
 from collections.abc import Sequence
+from decimal import ROUND_CEILING, Decimal
 import math
 from typing import Final
 
@@ -45,6 +46,13 @@ def _column(column: Sequence[float | None], units: Sequence[tuple[float, str]]) 
     # Numbers of bytes are whole ones.
     decimals = 0 if unit == "B" else min(max(_DIGITS - whole_digits, 0), 6)
     return ["-" if n is None else f"{n / size:,.{decimals}f} {unit}" for n in column]
+
+
+def gib_at_least(count: int) -> str:
+    """Bytes as a number of GiB, as `--memory-limit` takes it: three digits, rounded up."""
+    gib = Decimal(count) / 2**30
+    last_digit = Decimal(1).scaleb(gib.adjusted() - 2)
+    return f"{gib.quantize(last_digit, ROUND_CEILING).normalize():f}"
 
 
 def count_text(count: float) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 import difflib
-import math
 from typing import Final
 
 from automap.errors import PlanError
@@ -22,7 +21,7 @@ from automap.plan.rates import rates_lines
 from automap.plan.record import PlanRecord, mesh_text
 from automap.plan.refined import refined_lines
 from automap.plan.streams import streams_lines
-from automap.quantities import bytes_text, number_text, seconds_text
+from automap.quantities import bytes_text, gib_at_least, number_text, seconds_text
 from automap.topology import Topology, lies_on
 from automap.topology.link_loads import permutation
 from automap.topology.rings import ring_pairs
@@ -127,9 +126,7 @@ def spec_text(spec: Spec) -> str:
 
 def all_the_same_text(count: int) -> str:
     """How to get a plan that needs so many bytes on a device, which are too many."""
-    return (
-        f"--memory-limit {math.ceil(count / 2**30 * 100) / 100:.10g} gives that plan all the same"
-    )
+    return f"--memory-limit {gib_at_least(count)} gives that plan all the same"
 
 
 def search_text(plan: PlanRecord) -> str:

@@ -3,11 +3,13 @@
 import dataclasses
 from pathlib import Path
 
+from hypothesis import given, strategies as st
 import pytest
 
 from automap.api.plan import Plan
 from automap.errors import PlanError
-from automap.quantities import bytes_text, seconds_text
+from automap.option_values import read_memory_limit
+from automap.quantities import bytes_text, gib_at_least, seconds_text
 
 
 PLAN = Plan.load(Path(__file__).with_name("plan_sample.json"))
@@ -170,6 +172,29 @@ def test_seconds_text(seconds, text):
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (2**40, "1 TiB")])
 def test_bytes_text(count, text):
     assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (int(1.08 * 2**20), "0.00106"),
+        (int(107.315 * 2**30), "108"),
+        (2**33, "8"),
+        (2**43 + 1, "8200"),
+        (1, "0.000000000932"),
+        (999_900_000, "0.932"),
+        (int(9.999 * 2**30), "10"),
+    ],
+)
+def test_gib_at_least(count, text):
+    assert gib_at_least(count) == text
+
+
+@given(st.integers(1, 2**62))
+def test_a_limit_that_is_offered_is_enough_and_hardly_more(count):
+    offered = read_memory_limit(float(gib_at_least(count)))
+    assert offered is not None
+    assert count <= offered <= count * 1.01 + 1
 
 
 def test_equal_plans_have_no_differences():
