@@ -100,7 +100,8 @@ def flag(option: Option, kind: click.ParamType | None = None) -> click.Option:
     return click.Option(
         [name, option.name],
         type=None if is_switch else kind or _click_type(option),
-        is_flag=is_switch,
+        # Of an option that is said to be no switch, click takes `-1` for the next option.
+        is_flag=is_switch or None,
         multiple=option.is_repeated,
         required=option.is_required,
         metavar=option.metavar,

@@ -120,6 +120,21 @@ def test_an_hlo_dump_is_planned_without_its_source(tmp_path):
             2,
             "memory limit",
         ),
+        (
+            ["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--memory-limit", "-1"],
+            2,
+            "memory limit -1.0: must be a positive number of GiB",
+        ),
+        (
+            ["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--memory-limit"],
+            2,
+            "'--memory-limit' requires an argument",
+        ),
+        (
+            ["plan", "tests.steps:mlp", "--topology", "v5e:2x4", "--memory-limit", "--json"],
+            2,
+            "'--json' is not a valid float",
+        ),
         (["explain", "absent.json"], 2, "absent.json"),
         (["plan", "tests.broken_targets:raises", "--topology", "v5e:2x4"], 2, "RuntimeError at "),
         (
