@@ -98,14 +98,19 @@ class RematRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithoutLeversRecord:
-    """The best plan of the step as it was written, for comparison.
+    """The best plan of the step as it was written, for comparison: the smallest that was found
+    where none fits.
 
     - `step_seconds`, `peak_bytes`, `fits`: as of the plan itself.
+    - `fastest_seconds`, `fastest_bytes`: of the fastest plan that was priced, where none fits; null
+      where one fits, and where it is not known.
     """
 
     step_seconds: float
     peak_bytes: int
     fits: bool
+    fastest_seconds: float | None = field(default=None, metadata=codec.ADDED_LATER)
+    fastest_bytes: int | None = field(default=None, metadata=codec.ADDED_LATER)
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for a number out of range."""
@@ -186,12 +191,19 @@ def levers_lines(levers: LeversRecord) -> Iterator[str]:
         yield f"  {_offload_text(levers)}: {there}{kept}"
     elif is_kept_there:
         yield f"    in host memory are {there}"
-    without = levers.without
-    verdict = "fits" if without.fits else "does not fit"
-    yield (
-        f"    without levers: {seconds_text(without.step_seconds)}, "
-        f"{bytes_text(without.peak_bytes)}, {verdict}"
-    )
+    yield f"    without levers: {_without_text(levers.without)}"
+
+
+def _without_text(without: WithoutLeversRecord) -> str:
+    smallest = f"{seconds_text(without.step_seconds)}, {bytes_text(without.peak_bytes)}"
+    if without.fits:
+        return f"{smallest}, fits"
+    if without.fastest_seconds is None or without.fastest_bytes is None:
+        return f"the smallest plan {smallest}, does not fit"
+    fastest = f"{seconds_text(without.fastest_seconds)}, {bytes_text(without.fastest_bytes)}"
+    if fastest == smallest:
+        return f"the fastest plan and the smallest {smallest}, does not fit"
+    return f"the fastest plan {fastest}, the smallest {smallest}: neither fits"
 
 
 def _offload_text(levers: LeversRecord) -> str:

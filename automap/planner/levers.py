@@ -37,8 +37,9 @@ from automap.errors import NotSeparableError
 from automap.interrupts import note_interrupts
 from automap.jaxpr.accumulate import microbatch_counts
 from automap.jaxpr.blocks import BlockGroup, block_groups
-from automap.plan.levers import Choice, LeversRecord, WithoutLeversRecord
+from automap.plan.levers import Choice, LeversRecord
 from automap.plan.record import PlanRecord
+from automap.planner.rates import without_levers
 from automap.planner.rebuild import levered_workload
 from automap.planner.records import Outcome
 from automap.planner.remat import (
@@ -267,12 +268,7 @@ class _Search:
 
         Raises `NotSeparableError` for a step that has no such microbatches.
         """
-        estimate = self.plain.best.estimate
-        without = WithoutLeversRecord(
-            step_seconds=estimate.step_seconds,
-            peak_bytes=round(estimate.peak_bytes),
-            fits=self.fits(self.plain),
-        )
+        without = without_levers(self.plain.context, self.plain.best)
         start = time.monotonic()
         # What they take is known when they are planned.
         levers = LeversRecord(

@@ -31,6 +31,7 @@ import numpy as np
 
 from automap.cost.evaluate import Estimate, Evaluator, Priced
 from automap.cost.tables import Tables, with_batch
+from automap.plan.levers import WithoutLeversRecord
 from automap.plan.rates import ChangeKind, ChangeRecord, LostRecord, RatesRecord
 from automap.planner.other_batch import is_growth_known
 from automap.program.problem import Problem
@@ -81,6 +82,21 @@ def utilization(problem: Problem, topology: Topology, step_seconds: float) -> fl
     work, devices = problem.model_work, topology.device_count
     at_peak = work.flops / (devices * topology.device.peak_flops_per_s(work.dtype))
     return at_peak / step_seconds if step_seconds else 0.0
+
+
+def without_levers(context: SearchContext, best: Candidate) -> WithoutLeversRecord:
+    """What a step as it was written comes to: where nothing fits, what was found smallest, and the
+    fastest of all that were priced.
+    """
+    estimate, fits = best.estimate, context.objective.fits(best.estimate)
+    fastest = None if fits else context.refused()
+    return WithoutLeversRecord(
+        step_seconds=estimate.step_seconds,
+        peak_bytes=round(estimate.peak_bytes),
+        fits=fits,
+        fastest_seconds=None if fastest is None else fastest.estimate.step_seconds,
+        fastest_bytes=None if fastest is None else round(fastest.estimate.peak_bytes),
+    )
 
 
 def program_losses(evaluator: Evaluator, priced: Priced) -> LostRecord:

@@ -25,6 +25,9 @@ def priced_plans(plan: PlanRecord) -> Iterator[Values]:
     if plan.levers is not None:
         row = plan.levers.without
         yield _outcome("no levers", "preset", row.step_seconds, row.peak_bytes, fits=row.fits)
+        if row.fastest_seconds is not None and row.fastest_bytes is not None:
+            fastest = row.fastest_seconds, row.fastest_bytes
+            yield _outcome("no levers, fastest", "preset", *fastest, fits=False)
     for row in plan.refined.compiled if plan.refined else ():
         if row.compiled_seconds is not None and row.compiled_bytes is not None:
             name = f"{row.plan}, compiled"

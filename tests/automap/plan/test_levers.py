@@ -121,18 +121,38 @@ def test_people_read_what_is_kept_and_what_it_would_be_without():
     plan = replace(SAMPLE, levers=LEVERS)
     text = overview(plan)
     assert "2 layers of 28 equations: kept dot_general bfloat16[8,64]" in text
-    assert "without levers: 500 ms, 48 GiB, does not fit" in text
+    assert "without levers: the smallest plan 500 ms, 48 GiB, does not fit" in text
     assert "25 ms of compute" in text
     assert "levers: none -> rematerialization of 2 layers of 28 equations" in differences(
         SAMPLE, plan
     )
 
 
+@pytest.mark.parametrize(
+    ("without", "text"),
+    [
+        (replace(WITHOUT, fits=True), "500 ms, 48 GiB, fits"),
+        (
+            replace(WITHOUT, fastest_seconds=0.25, fastest_bytes=2**36),
+            "the fastest plan 250 ms, 64 GiB, the smallest 500 ms, 48 GiB: neither fits",
+        ),
+        (
+            replace(WITHOUT, fastest_seconds=0.5, fastest_bytes=WITHOUT.peak_bytes),
+            "the fastest plan and the smallest 500 ms, 48 GiB, does not fit",
+        ),
+    ],
+)
+def test_people_read_which_plan_without_levers_is_meant(without, text):
+    """The smallest alone may be far slower than one with levers, which would read as a gain."""
+    plan = replace(SAMPLE, levers=replace(LEVERS, without=without))
+    assert f"    without levers: {text}\n" in f"{overview(plan)}\n"
+
+
 def test_people_read_of_microbatches():
     in_parts = replace(SAMPLE, levers=replace(LEVERS, remat=(), microbatches=4))
     text = overview(in_parts)
     assert "gradients accumulated over 4 microbatches, one update" in text
-    assert "without levers: 500 ms" in text
+    assert "without levers: the smallest plan 500 ms" in text
     assert "computed again" not in text
     assert "levers: none -> 4 microbatches" in differences(SAMPLE, in_parts)
 

@@ -98,6 +98,10 @@ def test_a_step_fits_that_does_not_without(loss):
     assert plan.levers is not None
     assert not plan.levers.without.fits
     assert plan.predicted.peak_bytes < options.memory_limit_bytes < plan.levers.without.peak_bytes
+    # What was found smallest may not be what was found fastest.
+    without = plan.levers.without
+    assert without.fastest_seconds <= without.step_seconds
+    assert without.fastest_bytes >= without.peak_bytes
     assert 0 < plan.levers.recompute_seconds < plan.predicted.compute_seconds
     # What people use, with every preset: no better by the evaluator.
     groups = block_groups(workload.reemitter.flat)

@@ -227,6 +227,10 @@ def test_levers_stand_on_the_page_beside_the_plan_without_them(planned):
     assert escaped(HOSTILE) in page
     row = next(row for row in page_data(plan, None)["plans"] if row["name"] == "no levers")
     assert (row["seconds"], row["bytes"], row["fits"]) == (1.0, 2**40, False)
+    known = replace(without, fastest_seconds=0.5, fastest_bytes=2**41)
+    plan = replace(planned, levers=replace(levers, without=known))
+    rows = {row["name"]: row for row in page_data(plan, None)["plans"]}
+    assert rows["no levers, fastest"]["seconds"] == 0.5
 
 
 def test_a_pipeline_shows_every_pass_of_every_stage():
