@@ -170,16 +170,18 @@ def _nothing_fits(
     result: PipelineSearchResult, limits: Limits, points: Points, fabric: Fabric
 ) -> InfeasiblePlanError:
     """The error when no partition fits."""
-    stages = limits.stages or "any number of"
+    # One microbatch keeps all stages but one idle, so it is tried only where it is asked for.
     asked = (
-        f"{stages} stages and {limits.microbatches or 'any number of'} microbatches on "
-        f"{fabric.n_units * fabric.unit_devices} devices"
+        f"{limits.stages or 'any number of'} stages and {limits.microbatches or '2 or more'} "
+        f"microbatches on {fabric.n_units * fabric.unit_devices} devices"
     )
     if np.isinf(result.least_bytes):
+        fewer = _dividing_microbatches(limits, points.profile.batch_size, fabric)
+        help_text = f"give --microbatches {fewer}, or" if fewer else "give"
         return InfeasiblePlanError(
             f"there is no pipeline of {asked}: the devices of each stage must divide a "
-            "microbatch's examples, of a "
-            f"batch of {points.profile.batch_size}; use fewer microbatches, or other stages"
+            f"microbatch's examples, of a batch of {points.profile.batch_size}; {help_text} "
+            "another number of stages, a larger batch, or --space sharding"
         )
     needed = round(result.least_bytes)
     asked_for = {"other stages": limits.stages, "more microbatches": limits.microbatches}
@@ -190,3 +192,18 @@ def _nothing_fits(
         "stages can be sharded "
         f"inside (ZeRO, tensor parallelism){more}; {all_the_same_text(needed)}"
     )
+
+
+def _dividing_microbatches(limits: Limits, batch: int, fabric: Fabric) -> int:
+    """The most microbatches of which the stages' devices divide the examples; 0 if there are
+    none.
+    """
+    units, stages = range(1, fabric.n_units + 1), limits.stages or 1
+    for count in range(batch, 0, -1):
+        sizes = [r for r in units if batch % (count * r * fabric.unit_devices) == 0]
+        reached = {0}
+        for _ in range(stages):
+            reached = {a + b for a in reached for b in sizes if a + b <= fabric.n_units}
+        if fabric.n_units in reached:
+            return count
+    return 0

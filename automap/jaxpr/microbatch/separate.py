@@ -110,7 +110,7 @@ def separate(
     if len(groups) == 1:
         try:
             return _separated(call, groups[0], along)
-        except NotSeparableError:
+        except (InputError, NotSeparableError):
             if not carried(call):
                 raise
     else:
@@ -293,7 +293,8 @@ def batch_leaves(call: TracedCall) -> Leaves:
         separated, _ = _most_in_loops(call, carried(call), along)
     if separated is not None:
         return separated[0]
-    return _first_traced(call, list(refusals) or groups)
+    # Of a step that may carry its batch as state the other arrays are weights, most likely.
+    return _first_traced(call, carried(call) or list(refusals) or groups)
 
 
 def _most_in_loops(

@@ -20,6 +20,7 @@ from automap.pipeline.schedules import Job, planned_schedule
 from automap.pipeline.simulation import simulated_step
 from automap.plan.pipeline import PipelineRecord
 from automap.plan.record import PlanRecord
+from automap.quantities import number_text
 from automap.runtime.meshes import device_mesh
 from automap.runtime.pipeline.assembly import Assembler, Assembly
 from automap.runtime.pipeline.blueprint import blueprint
@@ -147,9 +148,16 @@ def check_separable(call: TracedCall, record: PipelineRecord) -> None:
                 "the batch in 1 microbatch; "
                 "allowed: at least 2 parts; plan with --microbatches 2 or more"
             )
-    parts = record.microbatches * max(map(replica_count, record.stages))
+    replicas = max(map(replica_count, record.stages))
+    parts = record.microbatches * replicas
     if parts > 1:
-        separate(call, parts)
+        try:
+            separate(call, parts)
+        except InputError as error:
+            raise InputError(
+                f"{number_text(record.microbatches, 'microbatch', 'microbatches')} on stages of up "
+                f"to {replicas} replicas is {parts} parts of the batch: {error}"
+            ) from error
 
 
 def _check_sites(call: TracedCall, plan: PlanRecord) -> None:

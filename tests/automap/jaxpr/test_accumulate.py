@@ -368,3 +368,26 @@ def test_a_step_without_products_and_without_loops_says_so():
     call = _call(lambda w, a, b: w - a.sum() - b.sum(), (jnp.ones(3), jnp.ones(4), jnp.ones(6)))
     with pytest.raises(NotSeparableError, match="gains nothing from microbatches"):
         accumulated(call, 2)
+
+
+@pytest.mark.parametrize("hard_coded", [False, True])
+def test_requests_that_a_step_carries_whole_are_its_batch(hard_coded):
+    """It returns nothing besides them, and has a table of more rows."""
+
+    def decode(table, state):
+        scores = state["x"] @ table.T
+        if hard_coded:
+            scores = scores.reshape(6, -1)
+        drawn = jnp.argmax(scores, 1)
+        return {"x": jnp.tanh(state["x"] + table[drawn]), "drawn": drawn.astype(jnp.int32)}
+
+    rng = np.random.default_rng(0)
+    table, x = (jnp.asarray(rng.normal(0, 1, s), jnp.float32) for s in ((11, 4), (6, 4)))
+    args = table, {"x": x, "drawn": jnp.zeros(6, jnp.int32)}
+    call = traced_call(jax.jit(decode), args, {})
+    if hard_coded:
+        with pytest.raises(NotSeparableError, match=r"instead of 6 in \[1\]\['drawn'\]"):
+            accumulated(call, 2)
+        return
+    got = jax.jit(jaxpr_as_fun(accumulated(call, 3)))(*jax.tree.leaves(args))
+    assert_close(got, jax.tree.leaves(jax.jit(decode)(*args)), rtol=1e-5, atol=1e-6)
