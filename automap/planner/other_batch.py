@@ -18,7 +18,7 @@ from hlo_tools.analyses.roles import Role
 from hlo_tools.graph import Graph
 
 
-_LITTLE: Final = 0.01
+_LITTLE: Final = 0.05
 """Of the bytes; what it grows by hardly shows."""
 _MOST_OPS: Final = 5000
 """Of a step that is lowered again, which takes a second or two then."""
@@ -34,7 +34,9 @@ def is_growth_known(context: SearchContext, workload: Workload, values: Collecti
     unsure = [
         v
         for v in values
+        # What is the same in every step is made where it is used.
         if size > 1
+        and problem.graph.varies[v]
         and any(
             n % size == 0 and c not in known
             for n, c in zip(all_values[v].dims, problem.compute_classes(v), strict=True)
