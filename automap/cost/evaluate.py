@@ -185,10 +185,9 @@ class Evaluator:
         peak_bytes, fresh_seconds = self._peak(together.local, collectives)
         copying_seconds = float(together.copying_seconds @ collectives.count)
         busy_seconds = float(kernel_seconds @ self.tables.kernels.count) + copying_seconds
-        # A step of scalars alone is a program too, which is begun.
-        begun_seconds = max(busy_seconds + fresh_seconds, self.backend.launch_gap_seconds)
         return Estimate(
-            compute_seconds=begun_seconds,
+            # A step of scalars alone is a program too, which is begun.
+            compute_seconds=max(busy_seconds + fresh_seconds, self.backend.launch_gap_seconds),
             collective_seconds=waiting,
             hidden_seconds=hidden + float(priced.overlapped_seconds @ collectives.count),
             peak_bytes=peak_bytes,
