@@ -59,7 +59,8 @@ def candidates(call: TracedCall) -> list[Leaves]:
 def carried(call: TracedCall) -> list[Leaves]:
     """State that may be the batch, as those of `candidates`, of a step without gradients: of a size
     that something has which it returns besides, as the tokens of requests whose caches it carries;
-    of any size where it returns nothing besides, as of requests that are carried whole.
+    of a size that several share where it returns nothing besides, as of requests that are carried
+    whole.
     """
     if any(
         _BACKWARD in str(each.eqn.source_info.name_stack)
@@ -70,7 +71,10 @@ def carried(call: TracedCall) -> list[Leaves]:
     results = enumerate(call.jaxpr.out_avals)
     sizes = {aval.shape[:1] for number, aval in results if aval.shape and number not in call.state}
     carried = sorted(n for n in set(call.state.values()) if avals[n].shape)
-    state = [n for n in carried if not sizes or avals[n].shape[:1] in sizes]
+    if not sizes:
+        shared = Counter(avals[n].shape[:1] for n in carried)
+        sizes = {size for size, count in shared.items() if count > 1}
+    state = [n for n in carried if avals[n].shape[:1] in sizes]
     return _by_size(call, [n for n in state if not _is_key(avals[n])])
 
 
