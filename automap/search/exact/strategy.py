@@ -252,6 +252,8 @@ def exact(context: SearchContext) -> None:
             model,
             Dual(context.evaluator, model.features, weights, limit),
             mesh_variables(context.space, mesh),
+            # No step is shorter than its program's beginning, whatever its kernels add up to.
+            bound_seconds=context.evaluator.backend.launch_gap_seconds,
         )
         # Fewer axes first: their tables are small, so that some bound is there early.
         for mesh in sorted(context.distinct_meshes, key=lambda mesh: len(mesh.sizes))

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from automap.api.plan import Plan
-from automap.cost.edges import majors
 from automap.planner.records import build_plan, sharded_graph
 from automap.program import trace_step
 from hlo_tools.analyses.flops import flops
@@ -84,7 +83,7 @@ def check_shardings(outcome):
         rule = problem.linkage.rules[index]
         if op.opcode == "dot":
             shapes = [
-                local(problem.graph.values[v].dims, sharded.axes_in_op(index, v, majors(dims)))
+                local(problem.graph.values[v].dims, sharded.axes_in_op(index, v, dims))
                 for v, dims in zip((*op.inputs, *op.outputs), (*rule.operands, *rule.results))
                 if problem.graph.varies[v]
             ]
