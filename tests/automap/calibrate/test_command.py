@@ -63,6 +63,7 @@ def test_what_it_writes_is_planned_with(stopwatch, tmp_path):
     assert compared.exit_code == 0, compared.output
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured_and_the_next_run_goes_on(stopwatch, tmp_path, monkeypatch):
     monkeypatch.setattr(stopwatch, "stop_after", 75)
     stopped = run("calibrate", "-o", str(tmp_path / "hardware.toml"))

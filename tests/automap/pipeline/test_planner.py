@@ -146,6 +146,7 @@ def test_options_of_pipelines_need_the_space():
         automap.plan(*mlp_tiny(), topology="4xv100", stages=2)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_says_how_much_it_needs():
     with pytest.raises(InfeasiblePlanError, match=r"the smallest needs .* on a device, 1 MiB"):
         planned(stages=2, memory_limit=2.0**-10)

@@ -95,6 +95,7 @@ def test_a_plan_with_all_state_split_that_was_not_priced_is_named():
     assert plan_workload(workload, EIGHT, limits).predicted.fits
 
 
+@pytest.mark.slow
 def test_levers_that_were_ruled_out_are_named(large):
     limit_bytes, text = large
     assert "--levers none rules out remat and accumulate, which may make it fit" in text

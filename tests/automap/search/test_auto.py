@@ -163,6 +163,7 @@ def test_a_slow_machine_finds_the_same_plan():
     assert outcomes[0] == outcomes[1]
 
 
+@pytest.mark.slow
 def test_it_walks_where_the_proof_is_left_open():
     """Where memory is short: single moves are stuck, and what the exact search has not proven may
     be far off. The walks try more plans, and never lose what was known.

@@ -44,6 +44,7 @@ def _check_is_schedule(problem, stages):
     assert done == (1 << problem.count) - 1
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -163,6 +163,7 @@ def test_it_keeps_as_many_microbatches_as_it_says():
     assert over["1f1b"] < over["eager-1f1b"] < over["last-first"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", THIRD, ids=lambda each: each.name)
 def test_solver_and_agent_search_for_it(schedule):
     arrays = problem(3, schedule, 8)

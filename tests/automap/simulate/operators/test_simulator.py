@@ -59,7 +59,9 @@ def _mismatches(seed, n_devices, count):
     return mismatches
 
 
-@pytest.mark.parametrize(("n_devices", "seeds"), [(4, 5), (7, 3), (16, 3), (64, 1)])
+@pytest.mark.parametrize(
+    ("n_devices", "seeds"), [pytest.param(4, 5, marks=pytest.mark.slow), (7, 3), (16, 3), (64, 1)]
+)
 def test_delta_is_full_after_a_thousand_moves(n_devices, seeds):
     assert [_mismatches(s, n_devices, 90 if n_devices < 64 else 20) for s in range(seeds)] == [
         0
