@@ -72,10 +72,6 @@ def scatter(instruction: Instruction, operands: list[Dims], results: list[Dims])
             builder.add(*in_tables(dim), *((n, out) for n in updates), size=table[dim])
         else:
             builder.add(*in_tables(dim), size=table[dim], kind=FactorKind.REPLICATION)
-    # Before the updates: where both could be split, as of a diagonal, all updates of one's own rows
-    # are less than partial sums of the whole table.
-    for dim in numbers.inserted_window_dims:
-        builder.add(*in_tables(dim), size=table[dim])
     index_dims = [d for d in range(len(operands[n_tables])) if d != numbers.index_vector_dim]
     batch_dims = [d for d in range(len(update)) if d not in numbers.update_window_dims]
     paired = dict(
@@ -88,4 +84,6 @@ def scatter(instruction: Instruction, operands: list[Dims], results: list[Dims])
         else:
             kind = FactorKind.REDUCTION if is_sum else FactorKind.REPLICATION
             builder.add(*places, size=update[dim], kind=kind)
+    for dim in numbers.inserted_window_dims:
+        builder.add(*in_tables(dim), size=table[dim])
     return builder.build()
